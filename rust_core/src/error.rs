@@ -31,7 +31,9 @@ pub enum Error {
         loaded: String,
     },
     /// No label under this key is known here.
-    #[error("no label of robot {robot_id:?} with sequence {sequence} is stored or pending here; another pod may still hold it")]
+    #[error(
+        "no label of robot {robot_id:?} with sequence {sequence} is stored or pending here; another pod may still hold it"
+    )]
     LabelNotFound {
         /// The robot that was asked about.
         robot_id: String,
@@ -39,7 +41,9 @@ pub enum Error {
         sequence: u64,
     },
     /// The key was used for another payload or model.
-    #[error("sequence {sequence} of robot {robot_id:?} was used for another payload; a sequence names one request")]
+    #[error(
+        "sequence {sequence} of robot {robot_id:?} was used for another payload; a sequence names one request"
+    )]
     KeyReused {
         /// The robot.
         robot_id: String,
@@ -110,7 +114,9 @@ pub enum Error {
         hint: String,
     },
     /// The journal was written by a newer program (exit code 65).
-    #[error("journal segment {segment} has format version {found}, this program reads up to {known}; nothing was touched")]
+    #[error(
+        "journal segment {segment} has format version {found}, this program reads up to {known}; nothing was touched"
+    )]
     JournalVersion {
         /// The segment's file.
         segment: String,
