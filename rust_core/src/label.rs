@@ -40,6 +40,18 @@ pub enum Source {
     Fallback = 4,
 }
 
+impl Source {
+    /// From its number in a record; an unknown one (of a later version) is a model's.
+    pub fn from_number(number: u32) -> Self {
+        match number {
+            2 => Source::Cache,
+            3 => Source::Replay,
+            4 => Source::Fallback,
+            _ => Source::Model,
+        }
+    }
+}
+
 /// The idempotency key of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Key {
@@ -66,4 +78,47 @@ pub struct Answer {
     pub version: Arc<str>,
     /// Where it comes from.
     pub source: Source,
+}
+
+/// Sensor values as they arrived, with the request field that held them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Payload {
+    /// Such as `payload.floats`.
+    pub field: &'static str,
+    /// One row.
+    pub values: Values,
+}
+
+/// Values of one row in their own width.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Values {
+    /// 32-bit.
+    F32(Vec<f32>),
+    /// 64-bit.
+    F64(Vec<f64>),
+}
+
+/// A checked request, before its model is known.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The idempotency key.
+    pub key: Key,
+    /// Empty for the default.
+    pub model: Box<str>,
+    /// Empty for the serving one.
+    pub version: Box<str>,
+    /// The sensor values.
+    pub payload: Payload,
+    /// Which queue.
+    pub priority: Priority,
+    /// `None` for the default.
+    pub durability: Option<Durability>,
+    /// Whether a weaker level is an error.
+    pub durability_required: bool,
+    /// µs from the arrival; `None` for the default.
+    pub timeout_us: Option<u64>,
+    /// The robot's clock.
+    pub captured_at_unix_us: i64,
+    /// The item at hand, or empty.
+    pub sku: Box<str>,
 }
