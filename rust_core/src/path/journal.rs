@@ -1,0 +1,89 @@
+//! The journal stage: answered rows become records, and their callers learn when these are durable.
+//!
+//! Called on the inference thread, where it only encodes and appends; told of durability on the
+//! committer's. Never waits for the disk. A label once inferred is journaled even if its caller has left.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use prost::Message as _;
+
+use crate::{
+    clock::Clock,
+    error::Error,
+    journal::Journal,
+    label::{Answer, Durability},
+    proto::journal::Record,
+    row::Row,
+};
+
+use super::Entry;
+
+type Numbered = dyn Fn(&[Arc<Row>]) + Send + Sync;
+
+/// Turns rows into records and records into promises.
+#[derive(Clone)]
+pub struct Journaling {
+    /// The log.
+    pub journal: Journal,
+    /// For stamps.
+    pub clock: Clock,
+    /// Gets rows that have just become durable and know their numbers, before their callers do.
+    pub numbered: Arc<Numbered>,
+}
+
+impl Journaling {
+    /// Tells callers for whom memory is enough, and appends a batch's answers as one group.
+    pub fn append(&self, entries: Vec<Entry>, answers: Vec<Answer>) {
+        let labeled_at_unix_us = self.clock.unix_us();
+        let mut reservations = Vec::with_capacity(entries.len());
+        let mut rows = Vec::with_capacity(entries.len());
+        let mut bodies = Vec::with_capacity(entries.len());
+        for (mut entry, answer) in entries.into_iter().zip(answers) {
+            let row = entry.row.clone();
+            reservations.extend(entry.reservation.take());
+            row.labeled_at_unix_us.store(labeled_at_unix_us as u64, Ordering::Relaxed);
+            bodies.push(record(&row, &answer, labeled_at_unix_us).encode_to_vec());
+            row.answered(answer);
+            rows.push(row);
+        }
+        let rows: Arc<[Arc<Row>]> = rows.into();
+        let (waiting, this) = (rows.clone(), self.clone());
+        let done = Box::new(move |outcome: Result<u64, Error>| this.settle(&waiting, outcome));
+        if let Err(error) = self.journal.append(bodies, reservations, done) {
+            self.settle(&rows, Err(error));
+        }
+    }
+
+    fn settle(&self, rows: &[Arc<Row>], outcome: Result<u64, Error>) {
+        let first = match outcome {
+            Ok(first) => first,
+            Err(error) => return rows.iter().for_each(|row| row.undurable(error.clone())),
+        };
+        let now_us = self.clock.now_us();
+        for (row, number) in rows.iter().zip(first..) {
+            row.number.store(number, Ordering::Release);
+            row.stamps.journaled_us.store(now_us, Ordering::Relaxed);
+        }
+        (self.numbered)(rows);
+        rows.iter().for_each(|row| row.reached(Durability::Journaled));
+    }
+}
+
+fn record(row: &Row, answer: &Answer, labeled_at_unix_us: i64) -> Record {
+    let asked = &row.asked;
+    Record {
+        robot_id: asked.key.robot_id.to_string(),
+        sequence: asked.key.sequence,
+        model: answer.model.to_string(),
+        version: answer.version.to_string(),
+        label: answer.label.to_string(),
+        index: answer.index,
+        confidence: answer.confidence,
+        scores: answer.scores.to_vec(),
+        payload_digest: asked.digest.to_le_bytes().to_vec(),
+        source: answer.source as u32,
+        labeled_at_unix_us,
+        captured_at_unix_us: asked.captured_at_unix_us,
+        sku: asked.sku.to_string(),
+    }
+}

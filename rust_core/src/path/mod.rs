@@ -1,0 +1,285 @@
+//! The label path's entry: takes a checked request through admit ▸ cache ▸ batch ▸ infer ▸ journal, and
+//! waits for the level of durability that the caller asked for.
+//!
+//! The stages don't know each other; they meet here. Nothing here touches the wire, the wall clock or a
+//! store, and nothing blocks the calling thread.
+
+pub mod admit;
+pub mod batch;
+pub mod dedupe;
+pub mod infer;
+pub mod journal;
+pub mod reply;
+pub mod restore;
+pub mod served;
+
+use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::{
+    clock::Clock,
+    error::{Error, Result},
+    journal::Reservation,
+    label::{Durability, Priority, Request, Values},
+    limits::DEADLINE_US_MAX,
+    row::{Asked, Progress, Row},
+    stages::{Stage, Timing},
+};
+
+use admit::Admit;
+use dedupe::{Dedupe, Seen};
+use reply::{Waiter, Want};
+use served::{Served, Version};
+
+/// A row with what its run needs. Dropped before it is answered, it fails its callers.
+pub struct Entry {
+    /// The row.
+    pub row: Arc<Row>,
+    /// Its payload, `width` values.
+    pub values: Vec<f32>,
+    /// Room in the journal for its record.
+    pub reservation: Option<Reservation>,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        // Nothing happens to an answered row; for any other this is the end, whatever the reason was.
+        if self.row.progress() < Progress::Buffered {
+            let reason = "the row was dropped".to_owned();
+            self.row.fail(Error::Internal { part: "inference", reason });
+        }
+    }
+}
+
+/// The next batch, and the rows that are too late for any.
+#[derive(Default)]
+pub struct Formed {
+    /// Rows to run together, all of one priority.
+    pub rows: Vec<Entry>,
+    /// Rows whose deadline has passed.
+    pub expired: Vec<Entry>,
+    /// Whether the rows are bulk.
+    pub bulk: bool,
+}
+
+/// Where an inference thread gets its work.
+pub trait Batches {
+    /// Waits for work; `None` once there will be none any more.
+    fn next(&self) -> Option<Formed>;
+    /// Says what a run cost.
+    fn ran(&self, rows: usize, us: u64);
+}
+
+/// What a request gets that is not in it.
+#[derive(Debug, Clone, Copy)]
+pub struct Defaults {
+    /// Deadline in µs.
+    pub deadline_us: u64,
+    /// Level.
+    pub durability: Durability,
+    /// How long before its deadline a caller gets the level reached so far, in µs.
+    pub margin_us: u64,
+}
+
+/// When a request came in and was decoded, µs on the engine's clock.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival {
+    /// Its first byte.
+    pub arrived_us: u64,
+    /// Decoded.
+    pub decoded_us: u64,
+}
+
+/// An answered request.
+pub struct Reply {
+    /// The row with the answer.
+    pub row: Arc<Row>,
+    /// The version that it belongs to, for its histograms.
+    pub version: Arc<Version>,
+    /// The level reached.
+    pub level: Durability,
+    /// Whether this is an earlier reply given again.
+    pub replay: bool,
+    /// So far; transport adds the encoding.
+    pub timing: Timing,
+    /// When the answer was there, which is where the encoding begins.
+    pub resumed_us: u64,
+}
+
+/// The label path.
+pub struct Path {
+    /// The first stage.
+    pub admit: Admit,
+    /// The dedupe window.
+    pub dedupe: Arc<Dedupe>,
+    /// What is served.
+    pub served: Arc<Served>,
+    /// For requests that don't say.
+    pub defaults: Defaults,
+    /// The engine's clock.
+    pub clock: Clock,
+}
+
+/// Tries at a key whose row, shared with another caller, ended by that caller's deadline or absence.
+const JOINS_MAX: usize = 3;
+
+impl Path {
+    /// Answers one request. Dropping the future withdraws it: a row that nobody else waits for and that
+    /// no batch has taken is not computed.
+    pub async fn label(&self, request: Request, arrival: Arrival) -> Result<Reply> {
+        let mut timing = Timing::default();
+        timing.set(Stage::Decode, arrival.arrived_us, arrival.decoded_us);
+        let timeout_us = request.timeout_us.unwrap_or(self.defaults.deadline_us);
+        let deadline_us = arrival.arrived_us + timeout_us.min(DEADLINE_US_MAX);
+        self.admit.admit(deadline_us, self.clock.now_us())?;
+        let durability = request.durability.unwrap_or(self.defaults.durability);
+        let (level, _place) = self.admit.level(durability, request.durability_required)?;
+        let mut version = self.served.resolve(&request.model, &request.version)?;
+        let mut values = Some(version.values(&request.payload)?);
+        let digest = digest(&version.manifest.name, &request.payload.values);
+        let want = self.want(level, request.durability_required, deadline_us, arrival.arrived_us);
+        for _ in 0..JOINS_MAX {
+            let admitted_us = self.clock.now_us();
+            timing.set(Stage::Admit, arrival.decoded_us, admitted_us);
+            let row = Arc::new(Row::new(asked(&request, digest, deadline_us), level));
+            let seen = self.dedupe.look(&row, level, admitted_us);
+            timing.set(Stage::Cache, admitted_us, self.clock.now_us());
+            let waiter = match seen {
+                Seen::Conflict => return Err(key_reused(&request)),
+                // A joined row that its last caller leaves is skipped when its batch is formed.
+                Seen::Again(first) => Waiter::new(first, None),
+                Seen::New => self.enqueue(row.clone(), &mut version, &request, values.take())?,
+            };
+            let joined = !Arc::ptr_eq(waiter.row(), &row);
+            match waiter.wait(want).await {
+                Err(error) if joined && self.is_anothers(&error, deadline_us) => continue,
+                Err(error) => return Err(error),
+                Ok(level) => {
+                    let row = waiter.row().clone();
+                    let resumed_us = self.clock.now_us();
+                    let begun_us = joined.then_some(admitted_us);
+                    stamp(&row, begun_us, resumed_us, &mut timing);
+                    let replay = joined;
+                    return Ok(Reply { row, version, level, replay, timing, resumed_us });
+                }
+            }
+        }
+        Err(Error::DeadlinePassed { stage: Stage::Cache, label_exists: false })
+    }
+
+    fn want(&self, level: Durability, required: bool, deadline_us: u64, from_us: u64) -> Want {
+        // A short deadline keeps at least half of itself.
+        let margin_us = self.defaults.margin_us.min((deadline_us - from_us) / 2);
+        let deadline = self.clock.instant(deadline_us);
+        let give_up = deadline - Duration::from_micros(margin_us);
+        Want { level, required, deadline, give_up }
+    }
+
+    /// The shared row's first caller left or ran out of time; this one still has some.
+    fn is_anothers(&self, error: &Error, deadline_us: u64) -> bool {
+        let theirs =
+            matches!(error, Error::Cancelled | Error::DeadlinePassed { label_exists: false, .. });
+        theirs && self.clock.now_us() < deadline_us
+    }
+
+    fn enqueue(
+        &self,
+        row: Arc<Row>,
+        version: &mut Arc<Version>,
+        request: &Request,
+        values: Option<Vec<f32>>,
+    ) -> Result<Waiter> {
+        let refuse = |error: Error| {
+            row.fail(error.clone());
+            self.dedupe.forget(&row);
+            error
+        };
+        let values = values.map_or_else(|| version.values(&request.payload), Ok).map_err(refuse)?;
+        let manifest = &version.manifest;
+        let label_bytes = manifest.labels.iter().map(|l| l.len()).max().unwrap_or(0);
+        let names = manifest.name.len() + manifest.version.len() + label_bytes;
+        let strings = names + request.key.robot_id.len() + request.sku.len();
+        let room = self.admit.reserve(strings, manifest.labels.len()).map_err(refuse)?;
+        row.stamps.queued_us.store(self.clock.now_us(), Ordering::Relaxed);
+        let mut entry = Entry { row: row.clone(), values, reservation: Some(room) };
+        loop {
+            match version.queue.push(entry) {
+                Ok(place) => return Ok(self.waiter(&row, version, place)),
+                // The version was replaced since it was resolved: its successor takes the row.
+                Err((Error::Stopped, back)) => {
+                    entry = back;
+                    *version =
+                        self.served.resolve(&request.model, &request.version).map_err(refuse)?;
+                    entry.values = version.values(&request.payload).map_err(refuse)?;
+                }
+                Err((error, _)) => return Err(refuse(error)),
+            }
+        }
+    }
+
+    fn waiter(&self, row: &Arc<Row>, version: &Arc<Version>, place: (u64, u64)) -> Waiter {
+        let (version, dedupe) = (version.clone(), self.dedupe.clone());
+        let withdraw = move |row: &Arc<Row>| {
+            dedupe.forget(row);
+            version.queue.remove(row.asked.priority, place);
+        };
+        Waiter::new(row.clone(), Some(Box::new(withdraw)))
+    }
+}
+
+/// Stamps the stages after the cache. A caller that joined a row at `joined_us` was not in its queue:
+/// its wait counts as the cache's.
+fn stamp(row: &Row, joined_us: Option<u64>, resumed_us: u64, timing: &mut Timing) {
+    if let Some(joined_us) = joined_us {
+        return timing.set(Stage::Cache, joined_us, resumed_us);
+    }
+    let stamps = &row.stamps;
+    let queued_us = stamps.queued_us.load(Ordering::Relaxed);
+    let formed_us = stamps.formed_us.load(Ordering::Relaxed);
+    let inferred_us = stamps.inferred_us.load(Ordering::Relaxed);
+    timing.set(Stage::Queue, queued_us, formed_us);
+    timing.set(Stage::Infer, formed_us, inferred_us);
+    timing.set(Stage::Journal, inferred_us, resumed_us);
+}
+
+fn asked(request: &Request, digest: u128, deadline_us: u64) -> Asked {
+    Asked {
+        key: request.key.clone(),
+        digest,
+        priority: request.priority,
+        deadline_us,
+        captured_at_unix_us: request.captured_at_unix_us,
+        sku: request.sku.clone(),
+    }
+}
+
+fn key_reused(request: &Request) -> Error {
+    let robot_id = request.key.robot_id.to_string();
+    Error::KeyReused { robot_id, sequence: request.key.sequence }
+}
+
+/// XXH3-128 of the model's name and the values as little-endian float64, so that a retry may come in
+/// another width and still be the same request.
+fn digest(model: &str, values: &Values) -> u128 {
+    let mut hash = Xxh3::new();
+    hash.update(model.as_bytes());
+    hash.update(&[0]);
+    match values {
+        Values::F32(values) => {
+            values.iter().for_each(|v| hash.update(&f64::from(*v).to_le_bytes()));
+        }
+        Values::F64(values) => values.iter().for_each(|v| hash.update(&v.to_le_bytes())),
+    }
+    hash.digest128()
+}
+
+impl Priority {
+    /// The name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Priority::Robot => "robot",
+            Priority::Bulk => "bulk",
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Changes to what is served: load, replace, unload, each true when its call returns.
+//!
+//! A version loads on the thread that will serve it, beside the others; the switch is atomic; its session
+//! is dropped on that same thread, after its last batch. Operations run one after the other.
+
+use std::{collections::HashMap, sync::Arc, sync::mpsc, thread::JoinHandle};
+
+use parking_lot::Mutex;
+
+use crate::{
+    clock::Clock,
+    error::{Error, Result},
+    models::{Available, Repository, Session},
+    path::{
+        batch::{BatchLimits, Queue},
+        infer,
+        journal::Journaling,
+        served::{Served, Version},
+    },
+    proto::{ModelState, ModelVersion},
+    stages::Stages,
+    supervise::Supervisor,
+};
+
+/// What a version's thread needs.
+pub struct Parts {
+    /// Where versions come from.
+    pub repository: Repository,
+    /// Where they are entered.
+    pub served: Arc<Served>,
+    /// Bounds of each version's queue.
+    pub limits: BatchLimits,
+    /// Where answered rows go.
+    pub journaling: Journaling,
+    /// The engine's clock.
+    pub clock: Clock,
+    /// Who starts threads.
+    pub supervisor: Supervisor,
+}
+
+/// The operations.
+pub struct Serving {
+    parts: Parts,
+    threads: Mutex<HashMap<(Arc<str>, Arc<str>), JoinHandle<()>>>,
+}
+
+impl Serving {
+    /// Nothing is loaded yet.
+    pub fn new(parts: Parts) -> Self {
+        Self { parts, threads: Mutex::default() }
+    }
+
+    /// Loads a version (empty: the newest), warms it, then serves it. A version that is loaded already
+    /// is made the serving one.
+    pub fn load(&self, name: &str, version: &str, standby: bool) -> Result<ModelVersion> {
+        let mut threads = self.threads.lock();
+        let served = &self.parts.served;
+        let available = self.parts.repository.find(name, version)?;
+        let loaded = served.versions().into_iter().map(|(v, _)| v);
+        let same = |v: &Arc<Version>| {
+            *v.manifest.name == *available.name && *v.manifest.version == *available.version
+        };
+        if let Some(loaded) = loaded.into_iter().find(same) {
+            if !standby {
+                served.promote(&loaded);
+            }
+            return Ok(self.described(&loaded));
+        }
+        let (version, thread) = self.start(available)?;
+        let manifest = &version.manifest;
+        threads.insert((manifest.name.clone(), manifest.version.clone()), thread);
+        served.publish(version.clone(), standby);
+        tracing::info!(
+            model = %manifest.name, version = %manifest.version, precision = version.precision,
+            standby, "model loaded"
+        );
+        Ok(self.described(&version))
+    }
+
+    /// Stops a version (empty: all of the model's) and waits until its thread has ended.
+    pub fn unload(&self, name: &str, version: &str) -> Result<Vec<ModelVersion>> {
+        let mut threads = self.threads.lock();
+        let retired = self.parts.served.retire(name, version)?;
+        for version in &retired {
+            version.queue.close();
+        }
+        for version in &retired {
+            let manifest = &version.manifest;
+            let key = (manifest.name.clone(), manifest.version.clone());
+            join(threads.remove(&key));
+            tracing::info!(model = %manifest.name, version = %manifest.version, "model unloaded");
+        }
+        let available = |v: &Arc<Version>| ModelVersion {
+            state: ModelState::Available.into(),
+            ..described(v, false)
+        };
+        Ok(retired.iter().map(available).collect())
+    }
+
+    /// Loaded versions, then those that could be.
+    pub fn list(&self) -> Vec<ModelVersion> {
+        let loaded = self.parts.served.versions();
+        let mut listed: Vec<_> = loaded.iter().map(|(v, serving)| described(v, *serving)).collect();
+        for available in self.parts.repository.list() {
+            let is =
+                |v: &ModelVersion| v.name == *available.name && v.version == *available.version;
+            if !listed.iter().any(is) {
+                listed.push(undescribed(&available));
+            }
+        }
+        listed
+    }
+
+    /// Ends all threads after the rows that they have.
+    pub fn stop(&self) {
+        let mut threads = self.threads.lock();
+        for (version, _) in self.parts.served.versions() {
+            version.queue.close();
+        }
+        threads.drain().for_each(|(_, thread)| join(Some(thread)));
+    }
+
+    fn described(&self, version: &Arc<Version>) -> ModelVersion {
+        let all = self.parts.served.versions();
+        let serving = all.iter().any(|(v, serving)| *serving && Arc::ptr_eq(v, version));
+        described(version, serving)
+    }
+
+    fn start(&self, available: Available) -> Result<(Arc<Version>, JoinHandle<()>)> {
+        let (limits, clock) = (self.parts.limits, self.parts.clock);
+        let journaling = self.parts.journaling.clone();
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let name = format!("infer-{}", available.name);
+        let serve = move || {
+            let session = match Session::load(&available, limits.batch_rows_max) {
+                Ok(session) => session,
+                Err(error) => {
+                    let _ = sender.send(Err(error));
+                    return Ok(());
+                }
+            };
+            let version = Arc::new(Version {
+                manifest: session.manifest().clone(),
+                precision: session.precision().to_owned(),
+                sha256: session.sha256().to_owned(),
+                queue: Queue::new(limits, clock),
+                stages: Stages::default(),
+            });
+            let _ = sender.send(Ok(version.clone()));
+            let answered = |rows, answers| journaling.append(rows, answers);
+            infer::serve(session, &version.queue, &clock, answered)
+        };
+        let thread = self.parts.supervisor.spawn("inference", name, serve)?;
+        match receiver.recv() {
+            Ok(Ok(version)) => Ok((version, thread)),
+            Ok(Err(error)) => {
+                join(Some(thread));
+                Err(error)
+            }
+            Err(_) => {
+                let reason = "the thread ended while it loaded".to_owned();
+                Err(Error::Internal { part: "inference", reason })
+            }
+        }
+    }
+}
+
+fn join(thread: Option<JoinHandle<()>>) {
+    // A panic was reported by the supervisor; there is nothing to add here.
+    if let Some(thread) = thread {
+        let _ = thread.join();
+    }
+}
+
+fn described(version: &Arc<Version>, serving: bool) -> ModelVersion {
+    let manifest = &version.manifest;
+    ModelVersion {
+        name: manifest.name.to_string(),
+        version: manifest.version.to_string(),
+        state: ModelState::Ready.into(),
+        serving,
+        width: manifest.width as u32,
+        labels: manifest.labels.iter().map(|l| l.to_string()).collect(),
+        precision: version.precision.clone(),
+        sha256: version.sha256.clone(),
+        problem: String::new(),
+    }
+}
+
+fn undescribed(available: &Available) -> ModelVersion {
+    let manifest = available.manifest.as_ref();
+    let labels = manifest.map(|m| m.labels.iter().map(|l| l.to_string()).collect());
+    ModelVersion {
+        name: available.name.to_string(),
+        version: available.version.to_string(),
+        state: ModelState::Available.into(),
+        width: manifest.map_or(0, |m| m.width as u32),
+        labels: labels.unwrap_or_default(),
+        problem: available.problem.clone().unwrap_or_default(),
+        ..ModelVersion::default()
+    }
+}
