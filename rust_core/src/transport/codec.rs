@@ -1,0 +1,258 @@
+//! The label service's codec: prost, with a clock on both sides.
+//!
+//! A request knows when its decoding began and ended, a reply how long its encoding took: that figure is
+//! appended as a second occurrence of `timing`, which protobuf merges into the first. A message that is
+//! no protobuf is delivered as an error, so that it is counted and answered like any bad input.
+
+use std::marker::PhantomData;
+
+use bytes::{BufMut, BytesMut};
+use prost::{
+    Message,
+    encoding::{WireType, encode_key, encode_varint},
+};
+use tonic::{
+    Status,
+    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
+};
+
+use crate::{
+    account::Entry,
+    clock::Clock,
+    error::{Error, Result},
+    path::{Arrival, Reply, served::Version},
+    proto,
+    stages::{Stage, Timing},
+};
+
+use super::{status, wire};
+
+/// A decoded request and when that was.
+pub struct Received<M> {
+    /// The message, or why it is none.
+    pub message: Result<M>,
+    /// `arrived_us` is the begin of decoding; a unary handler knows better.
+    pub arrival: Arrival,
+}
+
+/// An answered request on its way out: counted and measured when it has been encoded.
+pub struct Answered {
+    response: proto::LabelResponse,
+    meter: Meter,
+}
+
+struct Meter {
+    entry: Entry,
+    version: std::sync::Arc<Version>,
+    timing: Timing,
+    arrived_us: u64,
+    resumed_us: u64,
+}
+
+impl Answered {
+    /// Takes a reply over from the path.
+    pub fn new(reply: Reply, want_scores: bool, entry: Entry, arrived_us: u64) -> Result<Self> {
+        let response = wire::response(&reply, want_scores)?;
+        let Reply { version, timing, resumed_us, .. } = reply;
+        Ok(Self { response, meter: Meter { entry, version, timing, arrived_us, resumed_us } })
+    }
+
+    fn write(self, buf: &mut impl BufMut, clock: &Clock) {
+        let Self { response, meter } = self;
+        let Meter { entry, version, mut timing, arrived_us, resumed_us } = meter;
+        response.encode_raw(buf);
+        let now_us = clock.now_us();
+        timing.set(Stage::Encode, resumed_us, now_us);
+        timing.total_us = now_us.saturating_sub(arrived_us);
+        let last = wire::timing(&timing);
+        let last = proto::Timing {
+            encode_us: last.encode_us,
+            total_us: last.total_us,
+            ..proto::Timing::default()
+        };
+        encode_key(RESPONSE_TIMING, WireType::LengthDelimited, buf);
+        encode_varint(last.encoded_len() as u64, buf);
+        last.encode_raw(buf);
+        version.stages.record(&timing);
+        entry.answered();
+    }
+}
+
+const RESPONSE_TIMING: u32 = 10;
+const BATCH_RESULTS: u32 = 1;
+const RESULT_RESPONSE: u32 = 1;
+const STREAM_RESPONSE: u32 = 2;
+
+/// What a method sends.
+pub trait Outgoing: Send + 'static {
+    /// Writes the message.
+    fn write(self, buf: &mut EncodeBuf<'_>, clock: &Clock);
+}
+
+impl Outgoing for Answered {
+    fn write(self, buf: &mut EncodeBuf<'_>, clock: &Clock) {
+        Answered::write(self, buf, clock);
+    }
+}
+
+/// A `LabelBatchResponse`: each row answered or refused.
+pub struct Rows(pub Vec<Result<Answered>>);
+
+impl Outgoing for Rows {
+    fn write(self, buf: &mut EncodeBuf<'_>, clock: &Clock) {
+        let mut row = BytesMut::with_capacity(256);
+        let mut inner = BytesMut::with_capacity(256);
+        for result in self.0 {
+            row.clear();
+            match result {
+                Ok(answered) => nested(answered, RESULT_RESPONSE, &mut inner, &mut row, clock),
+                Err(error) => {
+                    let error = proto::label_result::Result::Error(status::to_proto(&error));
+                    proto::LabelResult { result: Some(error) }.encode_raw(&mut row);
+                }
+            }
+            length_delimited(BATCH_RESULTS, &row, buf);
+        }
+    }
+}
+
+/// A `LabelStreamResponse`.
+pub struct StreamReply {
+    /// The request that is answered.
+    pub sequence: u64,
+    /// How.
+    pub result: Result<Answered>,
+}
+
+impl Outgoing for StreamReply {
+    fn write(self, buf: &mut EncodeBuf<'_>, clock: &Clock) {
+        let sequence = self.sequence;
+        match self.result {
+            Ok(answered) => {
+                proto::LabelStreamResponse { sequence, result: None }.encode_raw(buf);
+                nested(answered, STREAM_RESPONSE, &mut BytesMut::with_capacity(256), buf, clock);
+            }
+            Err(error) => {
+                let error = proto::label_stream_response::Result::Error(status::to_proto(&error));
+                proto::LabelStreamResponse { sequence, result: Some(error) }.encode_raw(buf);
+            }
+        }
+    }
+}
+
+/// A plain message, for the methods that are not on the label path.
+pub struct Plain<M>(pub M, pub Entry);
+
+impl<M: Message + 'static> Outgoing for Plain<M> {
+    fn write(self, buf: &mut EncodeBuf<'_>, _clock: &Clock) {
+        self.0.encode_raw(buf);
+        self.1.answered();
+    }
+}
+
+fn nested(
+    answered: Answered,
+    field: u32,
+    inner: &mut BytesMut,
+    buf: &mut impl BufMut,
+    clock: &Clock,
+) {
+    inner.clear();
+    answered.write(inner, clock);
+    length_delimited(field, inner, buf);
+}
+
+fn length_delimited(field: u32, bytes: &[u8], buf: &mut impl BufMut) {
+    encode_key(field, WireType::LengthDelimited, buf);
+    encode_varint(bytes.len() as u64, buf);
+    buf.put_slice(bytes);
+}
+
+/// The codec of one method.
+pub struct TimedCodec<M, O> {
+    clock: Clock,
+    types: PhantomData<fn(M) -> O>,
+}
+
+impl<M, O> TimedCodec<M, O> {
+    /// With the engine's clock.
+    pub fn new(clock: Clock) -> Self {
+        Self { clock, types: PhantomData }
+    }
+}
+
+impl<M: Message + Default + 'static, O: Outgoing> Codec for TimedCodec<M, O> {
+    type Encode = O;
+    type Decode = Received<M>;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self::new(self.clock)
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self::new(self.clock)
+    }
+}
+
+impl<M, O: Outgoing> Encoder for TimedCodec<M, O> {
+    type Item = O;
+    type Error = Status;
+
+    fn encode(&mut self, item: O, dst: &mut EncodeBuf<'_>) -> std::result::Result<(), Status> {
+        item.write(dst, &self.clock);
+        Ok(())
+    }
+}
+
+impl<M: Message + Default, O> Decoder for TimedCodec<M, O> {
+    type Item = Received<M>;
+    type Error = Status;
+
+    fn decode(
+        &mut self,
+        src: &mut DecodeBuf<'_>,
+    ) -> std::result::Result<Option<Self::Item>, Status> {
+        let arrived_us = self.clock.now_us();
+        let message = M::decode(&mut *src).map_err(|error| {
+            // What is left of a bad message is skipped, so that the next one starts at its start.
+            bytes::Buf::advance(src, bytes::Buf::remaining(src));
+            Error::Invalid { field: "message", got: error.to_string(), expected: "protobuf".into() }
+        });
+        let arrival = Arrival { arrived_us, decoded_us: self.clock.now_us() };
+        Ok(Some(Received { message, arrival }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn field_numbers_are_those_of_the_protos() {
+        // A message whose only content is the field encodes to that field's key and length.
+        let key = |message: Vec<u8>| u32::from(message[0] >> 3);
+        let timing = Some(proto::Timing { total_us: 1, ..Default::default() });
+        let response = proto::LabelResponse { timing, ..Default::default() };
+        assert_eq!(key(response.encode_to_vec()), RESPONSE_TIMING);
+        let result = proto::label_result::Result::Response(Default::default());
+        let result = proto::LabelResult { result: Some(result) };
+        assert_eq!(key(result.encode_to_vec()), RESULT_RESPONSE);
+        let batch = proto::LabelBatchResponse { results: vec![result] };
+        assert_eq!(key(batch.encode_to_vec()), BATCH_RESULTS);
+        let reply = proto::label_stream_response::Result::Response(Default::default());
+        let reply = proto::LabelStreamResponse { sequence: 0, result: Some(reply) };
+        assert_eq!(key(reply.encode_to_vec()), STREAM_RESPONSE);
+    }
+
+    #[test]
+    fn a_second_timing_is_merged_into_the_first() {
+        let timing = Some(proto::Timing { decode_us: 3, ..Default::default() });
+        let mut bytes = proto::LabelResponse { timing, ..Default::default() }.encode_to_vec();
+        let last = proto::Timing { encode_us: 4, ..Default::default() };
+        length_delimited(RESPONSE_TIMING, &last.encode_to_vec(), &mut bytes);
+        let timing = proto::LabelResponse::decode(&*bytes).unwrap().timing.unwrap();
+        assert_eq!((timing.decode_us, timing.encode_us), (3, 4));
+    }
+}

@@ -1,0 +1,129 @@
+//! One connection: HTTP/2 with its bounds, its age, and its end.
+//!
+//! Age is jittered, so that a fleet that connected together does not reconnect together; a connection at
+//! its age is asked to go (GOAWAY, streams told) and closed after a grace. Something that does not speak
+//! HTTP/2 is answered or closed within the handshake timeout.
+
+use std::{sync::Arc, time::Duration};
+
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::{io::AsyncWriteExt as _, net::TcpStream, sync::watch, time::Instant};
+use tonic::Status;
+
+use super::{Shared, router::Router};
+
+/// Why a connection has to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// Its age.
+    Age,
+    /// The service drains.
+    Drain,
+}
+
+impl Ending {
+    /// What a stream's robot is told after its last reply.
+    pub fn status(self) -> Status {
+        Status::unavailable(match self {
+            Ending::Age => {
+                "the connection has reached its age: reconnect, resend what is unanswered"
+            }
+            Ending::Drain => {
+                "the service is draining: reconnect elsewhere, resend what is unanswered"
+            }
+        })
+    }
+}
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const NOT_HTTP2: &[u8] = b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-type: text/plain\r\n\
+    connection: close\r\ncontent-length: 44\r\n\r\nThis port speaks gRPC over HTTP/2, h2c only.\n";
+const PEEK_EVERY: Duration = Duration::from_millis(2);
+
+/// Serves a connection until its end. `drain` turns true when the service drains.
+pub async fn serve(
+    shared: Arc<Shared>,
+    router: Router,
+    stream: TcpStream,
+    drain: watch::Receiver<bool>,
+) {
+    // A failure here only costs latency on this connection.
+    let _ = stream.set_nodelay(true);
+    let handshake = Duration::from_millis(shared.config.handshake_timeout_ms);
+    let Ok(Some(stream)) = tokio::time::timeout(handshake, preface(stream)).await else {
+        let gauge = &shared.gauges.connections_refused_total;
+        gauge.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        return;
+    };
+    let (ending, told) = watch::channel(None);
+    let service = router.for_connection(told);
+    let connection = builder(&shared).serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let why = tokio::select! {
+        _ = connection.as_mut() => return,
+        () = aged(&shared) => Ending::Age,
+        () = drained(drain) => Ending::Drain,
+    };
+    shared.gauges.goaway_total.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let _ = ending.send(Some(why));
+    connection.as_mut().graceful_shutdown();
+    let grace = Duration::from_millis(shared.config.connection_age_grace_ms);
+    let _ = tokio::time::timeout(grace, connection).await;
+}
+
+/// The stream if it begins as HTTP/2 does. The bytes are only looked at.
+async fn preface(mut stream: TcpStream) -> Option<TcpStream> {
+    let mut seen = [0; PREFACE.len()];
+    loop {
+        let len = stream.peek(&mut seen).await.ok()?;
+        if len == 0 {
+            return None;
+        }
+        if seen[..len] != PREFACE[..len] {
+            if seen[0].is_ascii_uppercase() {
+                let _ = stream.write_all(NOT_HTTP2).await;
+            }
+            return None;
+        }
+        if len == PREFACE.len() {
+            return Some(stream);
+        }
+        tokio::time::sleep(PEEK_EVERY).await;
+    }
+}
+
+fn builder(shared: &Shared) -> http2::Builder<TokioExecutor> {
+    let config = &shared.config;
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(config.stream_window_bytes)
+        .initial_connection_window_size(config.connection_window_bytes)
+        .max_concurrent_streams(config.streams_per_connection_max)
+        .max_header_list_size(config.header_bytes_max)
+        .max_pending_accept_reset_streams(config.pending_resets_max)
+        .max_local_error_reset_streams(config.local_resets_max)
+        .auto_date_header(false)
+        .keep_alive_interval(Duration::from_millis(config.keepalive_interval_ms))
+        .keep_alive_timeout(Duration::from_millis(config.keepalive_timeout_ms));
+    builder
+}
+
+async fn aged(shared: &Shared) {
+    let age_ms = shared.config.connection_age_ms_max;
+    if age_ms == 0 {
+        return std::future::pending().await;
+    }
+    let spread = age_ms * u64::from(shared.config.connection_age_jitter_pct) / 100;
+    // A random UUID is the randomness at hand, and this needs no quality of it.
+    let random = uuid::Uuid::new_v4().as_u64_pair().0;
+    let jitter_ms = if spread == 0 { 0 } else { random % (2 * spread + 1) };
+    let age = Duration::from_millis(age_ms - spread + jitter_ms);
+    tokio::time::sleep_until(Instant::now() + age).await;
+}
+
+async fn drained(mut drain: watch::Receiver<bool>) {
+    // The sender lives as long as the server; its end is a drain too.
+    let _ = drain.wait_for(|drain| *drain).await;
+}

@@ -1,0 +1,117 @@
+//! `Label` and `LabelBatch`.
+//!
+//! A batch is as many requests as it has rows: each is counted, refused and answered on its own.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use tonic::{Request, Response, Status};
+
+use crate::{
+    account::{Entry, Method},
+    error::{Error, Result},
+    label::Priority,
+    limits::BATCH_REQUEST_ROWS_MAX,
+    path::Arrival,
+    proto,
+};
+
+use super::{
+    Shared,
+    codec::{Answered, Received, Rows},
+    wire::{self, invalid},
+};
+
+/// What the headers said of a call.
+#[derive(Debug, Clone, Copy)]
+pub struct Call {
+    /// µs on the engine's clock.
+    pub arrived_us: u64,
+    /// From `grpc-timeout`.
+    pub timeout_us: Option<u64>,
+}
+
+/// Answers one request; `entry` is closed on every way out, by dropping it if the caller leaves.
+pub async fn label(
+    shared: &Shared,
+    call: Call,
+    entry: Entry,
+    received: Request<Received<proto::LabelRequest>>,
+) -> std::result::Result<Response<Answered>, Status> {
+    let Received { message, arrival } = received.into_inner();
+    let arrival = Arrival { arrived_us: call.arrived_us, ..arrival };
+    let answer = match message {
+        Ok(message) => one(shared, call, message, Priority::Robot, arrival).await,
+        Err(error) => Err(error),
+    };
+    match answer {
+        Ok((reply, want_scores)) => {
+            let answered = Answered::new(reply, want_scores, entry, arrival.arrived_us);
+            answered.map(Response::new).map_err(|error| super::status::to_status(&error))
+        }
+        Err(error) => Err(shared.refuse(entry, &error)),
+    }
+}
+
+/// Answers each row; the call fails only as a whole if it is no batch.
+pub async fn label_batch(
+    shared: &Arc<Shared>,
+    call: Call,
+    received: Request<Received<proto::LabelBatchRequest>>,
+) -> std::result::Result<Response<Rows>, Status> {
+    let Received { message, arrival } = received.into_inner();
+    let arrival = Arrival { arrived_us: call.arrived_us, ..arrival };
+    let rows = match message.and_then(checked_rows) {
+        Ok(rows) => rows,
+        Err(error) => {
+            let entry = shared.accounts.receive(Method::LabelBatch);
+            return Err(shared.refuse(entry, &error));
+        }
+    };
+    let rows = rows.into_iter().map(|message| {
+        let entry = shared.accounts.receive(Method::LabelBatch);
+        row(shared, call, entry, message, Priority::Bulk, arrival)
+    });
+    Ok(Response::new(Rows(join_all(rows).await)))
+}
+
+/// Answers one row of a batch or message of a stream: its error travels in its place.
+pub async fn row(
+    shared: &Shared,
+    call: Call,
+    entry: Entry,
+    message: proto::LabelRequest,
+    priority: Priority,
+    arrival: Arrival,
+) -> Result<Answered> {
+    match one(shared, call, message, priority, arrival).await {
+        Ok((reply, want_scores)) => Answered::new(reply, want_scores, entry, arrival.arrived_us),
+        Err(error) => Err(shared.refuse_row(entry, error)),
+    }
+}
+
+async fn one(
+    shared: &Shared,
+    call: Call,
+    message: proto::LabelRequest,
+    priority: Priority,
+    arrival: Arrival,
+) -> Result<(crate::path::Reply, bool)> {
+    let want_scores = message.want_scores;
+    let mut request = wire::request(message, priority)?;
+    // The nearer of the message's own deadline and the call's.
+    request.timeout_us = match (request.timeout_us, call.timeout_us) {
+        (Some(own), Some(call)) => Some(own.min(call)),
+        (own, call) => own.or(call),
+    };
+    Ok((shared.path.label(request, arrival).await?, want_scores))
+}
+
+fn checked_rows(message: proto::LabelBatchRequest) -> Result<Vec<proto::LabelRequest>> {
+    let rows = message.requests.len();
+    if rows == 0 || rows > BATCH_REQUEST_ROWS_MAX {
+        let expected = format!("1 to {BATCH_REQUEST_ROWS_MAX} rows");
+        return Err::<_, Error>(invalid("requests", format!("{rows} rows"), expected));
+    }
+    Ok(message.requests)
+}

@@ -1,0 +1,112 @@
+//! `GetLabel` and `ListLabels`: pending records of this process first, then the store, which the control
+//! side asks.
+
+use std::sync::Arc;
+
+use tonic::{Request, Response, Status};
+
+use crate::{
+    account::Method,
+    control::{Answered, Ask},
+    error::{Error, Result},
+    limits::{DEADLINE_US_MAX, PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX, ROBOT_ID_BYTES_MAX},
+    proto,
+};
+
+use super::{
+    Shared,
+    codec::{Plain, Received},
+    wire::{self, invalid},
+};
+
+type Timeout = Result<Option<u64>>;
+
+/// One label by its key.
+pub async fn get_label(
+    shared: &Arc<Shared>,
+    arrived_us: u64,
+    timeout_us: Timeout,
+    received: Request<Received<proto::GetLabelRequest>>,
+) -> std::result::Result<Response<Plain<proto::GetLabelResponse>>, Status> {
+    let entry = shared.accounts.receive(Method::GetLabel);
+    match get(shared, arrived_us, timeout_us, received.into_inner().message).await {
+        Ok(label) => {
+            let response = proto::GetLabelResponse { label: Some(label) };
+            Ok(Response::new(Plain(response, entry)))
+        }
+        Err(error) => Err(shared.refuse(entry, &error)),
+    }
+}
+
+/// One robot's stored labels, a page.
+pub async fn list_labels(
+    shared: &Arc<Shared>,
+    arrived_us: u64,
+    timeout_us: Timeout,
+    received: Request<Received<proto::ListLabelsRequest>>,
+) -> std::result::Result<Response<Plain<proto::ListLabelsResponse>>, Status> {
+    let entry = shared.accounts.receive(Method::ListLabels);
+    match list(shared, arrived_us, timeout_us, received.into_inner().message).await {
+        Ok(response) => Ok(Response::new(Plain(response, entry))),
+        Err(error) => Err(shared.refuse(entry, &error)),
+    }
+}
+
+async fn get(
+    shared: &Shared,
+    arrived_us: u64,
+    timeout_us: Timeout,
+    message: Result<proto::GetLabelRequest>,
+) -> Result<proto::StoredLabel> {
+    let (timeout_us, message) = (timeout_us?, message?);
+    let key = wire::key(&message.robot_id, message.sequence)?;
+    let row = shared.path.dedupe.get(&key);
+    let pending = row.and_then(|r| wire::pending(&r, &shared.instance_id, &shared.journal_id));
+    if let Some(label) = pending {
+        return Ok(label);
+    }
+    match ask(shared, Ask::Get(message), arrived_us, timeout_us).await? {
+        Answered::Label(label) => Ok(*label),
+        other => Err(unexpected(&other)),
+    }
+}
+
+async fn list(
+    shared: &Shared,
+    arrived_us: u64,
+    timeout_us: Timeout,
+    message: Result<proto::ListLabelsRequest>,
+) -> Result<proto::ListLabelsResponse> {
+    let (timeout_us, mut message) = (timeout_us?, message?);
+    let robot_bytes = message.robot_id.len();
+    if robot_bytes == 0 || robot_bytes > ROBOT_ID_BYTES_MAX {
+        let expected = format!("1 to {ROBOT_ID_BYTES_MAX} bytes");
+        return Err(invalid("robot_id", format!("{robot_bytes} bytes"), expected));
+    }
+    if message.page_size > PAGE_ROWS_MAX {
+        return Err(invalid("page_size", message.page_size, format!("0 to {PAGE_ROWS_MAX}")));
+    }
+    if message.page_size == 0 {
+        message.page_size = PAGE_ROWS_DEFAULT;
+    }
+    match ask(shared, Ask::List(message), arrived_us, timeout_us).await? {
+        Answered::Labels(response) => Ok(response),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Asks the control side within the call's deadline.
+pub async fn ask(
+    shared: &Shared,
+    ask: Ask,
+    arrived_us: u64,
+    timeout_us: Option<u64>,
+) -> Result<Answered> {
+    let timeout_us = timeout_us.unwrap_or(shared.control_timeout_us).min(DEADLINE_US_MAX);
+    shared.control.ask(ask, shared.clock.instant(arrived_us + timeout_us)).await
+}
+
+/// The control side answered another question.
+pub fn unexpected(answer: &Answered) -> Error {
+    Error::Internal { part: "control side", reason: format!("an unexpected answer: {answer:?}") }
+}

@@ -1,0 +1,179 @@
+//! The server: a runtime of its own, an accept loop, and the steps of a drain.
+//!
+//! Nothing but transport runs on its threads. Each step of a drain has its own bound.
+
+use std::{
+    net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs as _},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use prost::Message as _;
+use tokio::{
+    net::TcpListener,
+    runtime::{Builder, Runtime},
+    sync::watch,
+};
+use tonic::service::Routes;
+use tonic_health::{pb::health_server::HealthServer, server::HealthReporter};
+
+use crate::{
+    error::{Error, Result},
+    proto::{DESCRIPTORS, model_service_server::ModelServiceServer},
+};
+
+use super::{Counted, Shared, connection, health, models::Models, router::Router};
+
+/// A running server.
+pub struct Server {
+    runtime: Runtime,
+    address: SocketAddr,
+    health: HealthReporter,
+    drain: watch::Sender<bool>,
+    shared: Arc<Shared>,
+}
+
+/// How often a drain looks whether its work is done.
+const DRAIN_LOOK: Duration = Duration::from_millis(5);
+const ACCEPT_BACKLOG: i32 = 4096;
+
+impl Server {
+    /// Binds the port and starts to accept: from here on requests come.
+    pub fn start(shared: Arc<Shared>) -> Result<Self> {
+        let config = &shared.config;
+        let listener = bind(&config.grpc_address)?;
+        let io = |e: std::io::Error| Error::Internal { part: "transport", reason: e.to_string() };
+        let address = listener.local_addr().map_err(io)?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(config.threads)
+            .thread_name("transport")
+            .enable_all()
+            .build()
+            .map_err(io)?;
+        let (health, health_service) = tonic_health::server::health_reporter();
+        let others = others(&shared, health_service)?;
+        let (drain, draining) = watch::channel(false);
+        let router = Router::new(shared.clone(), others);
+        runtime.block_on(async {
+            health::set_live(&health).await;
+            health::set_ready(&health, true).await;
+            let listener = TcpListener::from_std(listener).map_err(io)?;
+            tokio::spawn(accept(shared.clone(), router, listener, draining));
+            Ok(())
+        })?;
+        Ok(Self { runtime, address, health, drain, shared })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Turns readiness off; requests are still taken.
+    pub fn not_ready(&self) {
+        self.runtime.block_on(health::set_ready(&self.health, false));
+    }
+
+    /// Stops accepting, tells streams and connections to go, refuses new requests, and waits for what is
+    /// under way, at most `budget`. True if nothing is left.
+    pub fn drain(&self, budget: Duration) -> bool {
+        let _ = self.drain.send(true);
+        self.shared.path.admit.close();
+        let until = std::time::Instant::now() + budget;
+        while self.shared.accounts.in_flight() > 0 {
+            if std::time::Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(DRAIN_LOOK);
+        }
+        true
+    }
+
+    /// Ends the runtime; connections that are left are cut.
+    pub fn stop(self) {
+        self.runtime.shutdown_timeout(Duration::from_millis(500));
+    }
+}
+
+fn bind(address: &str) -> Result<StdListener> {
+    let setting = || "transport.grpc_address".to_owned();
+    let config = |reason: String| Error::Config { setting: setting(), reason };
+    let mut addresses = address.to_socket_addrs().map_err(|e| config(format!("{address}: {e}")))?;
+    let resolved = addresses.next().ok_or_else(|| config(format!("{address} has no address")))?;
+    let bound = || -> std::io::Result<StdListener> {
+        let domain = socket2::Domain::for_address(resolved);
+        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
+        // A restart must not wait for connections of the last process that linger in TIME_WAIT.
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&resolved.into())?;
+        socket.listen(ACCEPT_BACKLOG)?;
+        Ok(socket.into())
+    };
+    bound().map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => Error::InUse {
+            what: "address",
+            name: resolved.to_string(),
+            hint: "stop the other process or set transport.grpc_address".to_owned(),
+        },
+        _ => config(format!("{address}: {error}")),
+    })
+}
+
+fn others(
+    shared: &Arc<Shared>,
+    health: HealthServer<impl tonic_health::pb::health_server::Health>,
+) -> Result<Routes> {
+    let set = prost_types::FileDescriptorSet::decode(DESCRIPTORS)
+        .map_err(|e| Error::Internal { part: "reflection", reason: e.to_string() })?;
+    let reflection = |e: tonic_reflection::server::Error| Error::Internal {
+        part: "reflection",
+        reason: e.to_string(),
+    };
+    let builder = || {
+        tonic_reflection::server::Builder::configure()
+            .register_file_descriptor_set(set.clone())
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let models = ModelServiceServer::new(Models::new(shared.clone()));
+    Ok(Routes::new(models)
+        .add_service(health)
+        .add_service(builder().build_v1().map_err(reflection)?)
+        .add_service(builder().build_v1alpha().map_err(reflection)?)
+        .prepare())
+}
+
+async fn accept(
+    shared: Arc<Shared>,
+    router: Router,
+    listener: TcpListener,
+    draining: watch::Receiver<bool>,
+) {
+    let mut stopped = draining.clone();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopped.wait_for(|drain| *drain) => return,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of file descriptors, mostly: those that are open must end first.
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let gauges = &shared.gauges;
+        gauges.connections_total.fetch_add(1, Ordering::Relaxed);
+        if gauges.connections.load(Ordering::Acquire) >= shared.config.connections_max as u64 {
+            gauges.connections_refused_total.fetch_add(1, Ordering::Relaxed);
+            continue;
+        }
+        let (shared, router, draining) = (shared.clone(), router.clone(), draining.clone());
+        tokio::spawn(async move {
+            let _open = Counted::new(&shared.gauges.connections);
+            connection::serve(shared.clone(), router, stream, draining).await;
+        });
+    }
+}

@@ -1,0 +1,159 @@
+//! `LabelStream`: one robot, one stream, replies that may overtake each other.
+//!
+//! A task a stream reads requests, runs them side by side up to a bound, and puts replies into a bounded
+//! channel. It ends the stream, after the replies it owes, when the connection must go (age, drain) with
+//! UNAVAILABLE, and with RESOURCE_EXHAUSTED when the robot leaves its replies unread for too long.
+//! Batcher and inference threads never wait for a stream.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures_util::{FutureExt as _, Stream, StreamExt as _, stream::FuturesUnordered};
+use tokio::sync::{mpsc, oneshot, watch};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{account::Method, error::Error, label::Priority, proto};
+
+use super::{
+    Counted, Shared,
+    codec::{Received, StreamReply},
+    connection::Ending,
+    labels::{Call, row},
+};
+
+type Incoming = Streaming<Received<proto::LabelRequest>>;
+
+/// The replies of a stream, then its status.
+pub struct Replies {
+    replies: mpsc::Receiver<StreamReply>,
+    ended: Option<oneshot::Receiver<Status>>,
+}
+
+impl Stream for Replies {
+    type Item = Result<StreamReply, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        match self.replies.poll_recv(context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Some(reply)) => Poll::Ready(Some(Ok(reply))),
+            Poll::Ready(None) => {
+                let Some(mut ended) = self.ended.take() else { return Poll::Ready(None) };
+                // The task says why it ended before it lets the channel go, so this never waits.
+                Poll::Ready(ended.try_recv().ok().map(Err))
+            }
+        }
+    }
+}
+
+/// Starts the stream's task.
+pub fn label_stream(
+    shared: Arc<Shared>,
+    ending: watch::Receiver<Option<Ending>>,
+    received: Request<Incoming>,
+) -> Response<Replies> {
+    let (sender, replies) = mpsc::channel(shared.config.stream_in_flight_max);
+    let (why, ended) = oneshot::channel();
+    let incoming = received.into_inner();
+    tokio::spawn(async move {
+        let _open = Counted::new(&shared.gauges.streams);
+        let robot = Robot { shared: &shared, sender: &sender };
+        if let Some(status) = robot.serve(incoming, ending).await {
+            let _ = why.send(status);
+        }
+        drop(sender);
+    });
+    Response::new(Replies { replies, ended: Some(ended) })
+}
+
+struct Robot<'a> {
+    shared: &'a Arc<Shared>,
+    sender: &'a mpsc::Sender<StreamReply>,
+}
+
+impl Robot<'_> {
+    /// `None`: the robot ended its side, or has gone.
+    async fn serve(
+        &self,
+        mut incoming: Incoming,
+        mut ending: watch::Receiver<Option<Ending>>,
+    ) -> Option<Status> {
+        let mut running = FuturesUnordered::new();
+        let in_flight_max = self.shared.config.stream_in_flight_max;
+        let mut open = true;
+        let mut status = None;
+        while open || !running.is_empty() {
+            tokio::select! {
+                biased;
+                () = self.sender.closed() => return None,
+                Some(reply) = running.next(), if !running.is_empty() => {
+                    if let Err(unread) = self.send(reply).await {
+                        return unread;
+                    }
+                }
+                message = incoming.next(), if open && running.len() < in_flight_max => {
+                    match message {
+                        Some(Ok(received)) => running.push(self.answer(received)),
+                        // A broken transport or an oversized message ends what comes in; replies
+                        // that are owed are still sent.
+                        Some(Err(error)) => (open, status) = (false, Some(error)),
+                        None => open = false,
+                    }
+                }
+                why = ended(&mut ending), if open => (open, status) = (false, Some(why.status())),
+            }
+        }
+        status
+    }
+
+    async fn answer(&self, received: Received<proto::LabelRequest>) -> StreamReply {
+        let Received { message, arrival } = received;
+        let entry = self.shared.accounts.receive(Method::LabelStream);
+        let message = match message {
+            Ok(message) => message,
+            Err(error) => {
+                let result = Err(self.shared.refuse_row(entry, error));
+                return StreamReply { sequence: 0, result };
+            }
+        };
+        let sequence = message.sequence.unwrap_or(0);
+        // `grpc-timeout` would cover the whole stream; each message has its own.
+        let call = Call { arrived_us: arrival.arrived_us, timeout_us: None };
+        let answer = row(self.shared, call, entry, message, Priority::Robot, arrival);
+        let result = std::panic::AssertUnwindSafe(answer).catch_unwind().await;
+        let result = result.unwrap_or_else(|panic| {
+            let reason = crate::supervise::panic_message(&*panic);
+            tracing::error!(reason, "a stream's message panicked");
+            Err(Error::Internal { part: "label path", reason })
+        });
+        StreamReply { sequence, result }
+    }
+
+    async fn send(&self, reply: StreamReply) -> Result<(), Option<Status>> {
+        let unread_max = Duration::from_millis(self.shared.config.stream_unread_ms_max);
+        match self.sender.try_send(reply) {
+            Ok(()) => Ok(()),
+            Err(mpsc::error::TrySendError::Closed(_)) => Err(None),
+            Err(mpsc::error::TrySendError::Full(reply)) => {
+                let sent = self.sender.send_timeout(reply, unread_max).await;
+                sent.map_err(|_| {
+                    let ms = self.shared.config.stream_unread_ms_max;
+                    let text =
+                        format!("replies were left unread for {ms} ms; read them, then resend");
+                    Some(Status::resource_exhausted(text))
+                })
+            }
+        }
+    }
+}
+
+async fn ended(ending: &mut watch::Receiver<Option<Ending>>) -> Ending {
+    match ending.wait_for(Option::is_some).await {
+        Ok(why) => why.unwrap_or(Ending::Drain),
+        // The connection itself is gone.
+        Err(_) => Ending::Drain,
+    }
+}
