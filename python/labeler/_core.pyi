@@ -92,10 +92,14 @@ class Engine:
         """Who writes: kept in the state directory across restarts."""
     def journal_id(self) -> str:
         """Which journal: made with the journal, kept with it."""
-    def state(self) -> Literal["serving", "draining", "stopped", "failed"]:
+    def state(self) -> Literal["serving", "draining", "drained", "stopped", "failed"]:
         """Where the engine is in its life."""
-    def wait_state(self, timeout_ms: int) -> Literal["serving", "draining", "stopped", "failed"]:
+    def wait_state(
+        self, timeout_ms: int
+    ) -> Literal["serving", "draining", "drained", "stopped", "failed"]:
         """Waits until the state is not `serving`, or the time is over; returns the state."""
+    def exit_code(self) -> int:
+        """What the process should exit with: 0, 74 after a failed disk, 70 after any other failure."""
     def take_records(self, rows_max: int, bytes_max: int, timeout_ms: int) -> list[Record]:
         """The next journaled records, oldest first, each given once; empty when the time is over."""
     def confirm(self, numbers: Sequence[int], outcome: Literal["stored", "superseded", "dead"]) -> None:

@@ -1,0 +1,133 @@
+//! Domain values to Python's and back: plain dicts, with the keys of `_core.pyi`.
+
+use labeler_core::proto::{ModelState, ModelVersion, StoredLabel, journal::Record};
+use pyo3::{
+    exceptions::PyValueError,
+    prelude::*,
+    types::{PyDict, PyList},
+};
+use serde_json::Value;
+
+/// A record with its number.
+pub fn record<'py>(py: Python<'py>, number: u64, record: &Record) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("number", number)?;
+    dict.set_item("robot_id", &record.robot_id)?;
+    dict.set_item("sequence", record.sequence)?;
+    dict.set_item("model", &record.model)?;
+    dict.set_item("version", &record.version)?;
+    dict.set_item("label", &record.label)?;
+    dict.set_item("index", record.index)?;
+    dict.set_item("confidence", record.confidence)?;
+    dict.set_item("scores", &record.scores)?;
+    dict.set_item("source", record.source)?;
+    dict.set_item("labeled_at_unix_us", record.labeled_at_unix_us)?;
+    dict.set_item("captured_at_unix_us", record.captured_at_unix_us)?;
+    dict.set_item("sku", &record.sku)?;
+    Ok(dict)
+}
+
+/// A model version as `ModelInfo`.
+pub fn model<'py>(py: Python<'py>, model: &ModelVersion) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    let ready = model.state() == ModelState::Ready;
+    dict.set_item("name", &model.name)?;
+    dict.set_item("version", &model.version)?;
+    dict.set_item("state", if ready { "ready" } else { "available" })?;
+    dict.set_item("serving", model.serving)?;
+    dict.set_item("width", model.width)?;
+    dict.set_item("labels", &model.labels)?;
+    dict.set_item("precision", &model.precision)?;
+    dict.set_item("sha256", &model.sha256)?;
+    dict.set_item("problem", &model.problem)?;
+    Ok(dict)
+}
+
+/// Model versions as a list.
+pub fn models<'py>(py: Python<'py>, all: &[ModelVersion]) -> PyResult<Bound<'py, PyList>> {
+    let all: Vec<_> = all.iter().map(|m| model(py, m)).collect::<PyResult<_>>()?;
+    PyList::new(py, all)
+}
+
+/// A `ModelInfo` back.
+pub fn model_version(dict: &Bound<'_, PyDict>) -> PyResult<ModelVersion> {
+    let state: String = field(dict, "state")?;
+    let state = if state == "ready" { ModelState::Ready } else { ModelState::Available };
+    Ok(ModelVersion {
+        name: field(dict, "name")?,
+        version: field(dict, "version")?,
+        state: state.into(),
+        serving: field(dict, "serving")?,
+        width: field(dict, "width")?,
+        labels: field(dict, "labels")?,
+        precision: field(dict, "precision")?,
+        sha256: field(dict, "sha256")?,
+        problem: field(dict, "problem")?,
+    })
+}
+
+/// A stored label of the control side.
+pub fn stored_label(dict: &Bound<'_, PyDict>) -> PyResult<StoredLabel> {
+    Ok(StoredLabel {
+        robot_id: field(dict, "robot_id")?,
+        sequence: field(dict, "sequence")?,
+        label: field(dict, "label")?,
+        index: field(dict, "index")?,
+        confidence: field(dict, "confidence")?,
+        model: field(dict, "model")?,
+        version: field(dict, "version")?,
+        source: field(dict, "source")?,
+        durability: labeler_core::proto::Durability::Stored.into(),
+        labeled_at_unix_us: field(dict, "labeled_at_unix_us")?,
+        captured_at_unix_us: field(dict, "captured_at_unix_us")?,
+        sku: field(dict, "sku")?,
+        instance_id: field(dict, "instance_id")?,
+        journal_id: field(dict, "journal_id")?,
+        journal_number: field(dict, "journal_number")?,
+    })
+}
+
+/// A required key, in its type.
+pub fn field<'py, T>(dict: &Bound<'py, PyDict>, name: &str) -> PyResult<T>
+where
+    T: for<'a> FromPyObject<'a, 'py>,
+    for<'a> <T as FromPyObject<'a, 'py>>::Error: Into<PyErr>,
+{
+    let value = dict.get_item(name)?.ok_or_else(|| missing(name))?;
+    value.extract::<T>().map_err(|error| {
+        let error: PyErr = error.into();
+        PyValueError::new_err(format!("{name}: {error}"))
+    })
+}
+
+fn missing(name: &str) -> PyErr {
+    PyValueError::new_err(format!("the answer has no {name:?}"))
+}
+
+/// A JSON value as Python's.
+pub fn json<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
+    Ok(match value {
+        Value::Null => py.None().into_bound(py),
+        Value::Bool(value) => value.into_pyobject(py)?.to_owned().into_any(),
+        Value::Number(value) => match (value.as_u64(), value.as_i64()) {
+            (Some(value), _) => value.into_pyobject(py)?.into_any(),
+            (None, Some(value)) => value.into_pyobject(py)?.into_any(),
+            (None, None) => value.as_f64().into_pyobject(py)?.into_any(),
+        },
+        Value::String(value) => value.into_pyobject(py)?.into_any(),
+        Value::Array(values) => {
+            let list = PyList::empty(py);
+            for value in values {
+                list.append(json(py, value)?)?;
+            }
+            list.into_any()
+        }
+        Value::Object(entries) => {
+            let dict = PyDict::new(py);
+            for (key, value) in entries {
+                dict.set_item(key, json(py, value)?)?;
+            }
+            dict.into_any()
+        }
+    })
+}

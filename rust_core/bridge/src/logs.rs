@@ -1,0 +1,61 @@
+//! The core's log: straight to stderr, through a bounded queue that drops and counts when it is full.
+//!
+//! No line crosses to Python, so a busy interpreter cannot stall the path (TRAPS 12).
+
+use std::{
+    io::{IsTerminal as _, Write as _},
+    sync::OnceLock,
+};
+
+use pyo3::{exceptions::PyValueError, prelude::*};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::EnvFilter;
+
+const LINES_MAX: usize = 8_192;
+
+// Once a process, as the subscriber itself is.
+static LOGGING: OnceLock<(ErrorCounter, WorkerGuard)> = OnceLock::new();
+
+/// Sends the log to stderr from now on; a second call changes nothing.
+#[pyfunction]
+pub fn init_logging(level: &str, format: &str) -> PyResult<()> {
+    let filter = EnvFilter::try_new(format!("warn,labeler_core={level},_core={level}"))
+        .map_err(|e| PyValueError::new_err(format!("log level {level:?}: {e}")))?;
+    LOGGING.get_or_init(|| {
+        let (writer, guard) = NonBlockingBuilder::default()
+            .lossy(true)
+            .buffered_lines_limit(LINES_MAX)
+            .thread_name("log")
+            .finish(std::io::stderr());
+        let dropped = writer.error_counter();
+        let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
+        // An embedding program may have a subscriber of its own; then its lines go there.
+        let _ = if format == "json" {
+            builder.json().try_init()
+        } else {
+            builder.with_ansi(std::io::stderr().is_terminal()).try_init()
+        };
+        (dropped, guard)
+    });
+    Ok(())
+}
+
+/// Lines that were dropped since the start.
+pub fn dropped_total() -> u64 {
+    LOGGING.get().map_or(0, |(dropped, _)| dropped.dropped_lines() as u64)
+}
+
+/// One line of the log's schema, written at once.
+#[pyfunction]
+pub fn log_fatal(message: &str) {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let unix_s = since.map_or(0, |s| s.as_secs());
+    let line = serde_json::json!({
+        "timestamp": unix_s,
+        "level": "ERROR",
+        "fields": { "message": message },
+        "target": "labeler",
+    });
+    // The process is about to end; there is nowhere to report to.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}

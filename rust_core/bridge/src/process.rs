@@ -1,0 +1,80 @@
+//! What is once a process: signals, the watchdog of the drain, the end after a failure.
+//!
+//! Handled here and not in Python, so that a busy interpreter cannot delay them. Each exit leaves what
+//! was acknowledged as JOURNALED in the journal, so that leaving at once loses nothing.
+
+use std::{sync::Arc, time::Duration};
+
+use labeler_core::{Engine, Error, life::State};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    iterator::Signals,
+    low_level::exit,
+};
+
+use crate::logs::log_fatal;
+
+/// Exit code for a disk that failed (sysexits: EX_IOERR).
+const EXIT_DISK: i32 = 74;
+/// Exit code for any other broken part (sysexits: EX_SOFTWARE).
+const EXIT_SOFTWARE: i32 = 70;
+/// How long Python may take to leave by itself after a failure.
+const FAILURE_GRACE: Duration = Duration::from_secs(2);
+/// How long a last attempt to close the journal may take.
+const LAST_CLOSE: Duration = Duration::from_millis(200);
+
+/// Watches signals and the engine's life from now on.
+pub fn watch(engine: &Arc<Engine>, budget: Duration) -> Result<(), Error> {
+    let mut signals = Signals::new([SIGTERM, SIGINT])
+        .map_err(|e| Error::Internal { part: "signals", reason: e.to_string() })?;
+    let (on_signal, on_failure) = (engine.clone(), engine.clone());
+    engine.supervisor.spawn("signals", "signals".to_owned(), move || {
+        for (count, signal) in signals.forever().enumerate() {
+            if count > 0 {
+                leave(&on_signal, "a second signal: the process exits at once");
+            }
+            tracing::info!(signal, "draining");
+            on_signal.drain();
+            let (watched, budget) = (on_signal.clone(), budget);
+            on_signal.supervisor.spawn("watchdog", "watchdog".to_owned(), move || {
+                std::thread::sleep(budget);
+                leave(&watched, "the drain's budget is over: the process exits")
+            })?;
+        }
+        Ok(())
+    })?;
+    engine.supervisor.spawn("failure watch", "failure".to_owned(), move || {
+        let mut state = State::Serving;
+        while state != State::Failed && state != State::Stopped {
+            state = on_failure.life.wait(state, Duration::from_secs(3_600));
+        }
+        if state == State::Failed {
+            std::thread::sleep(FAILURE_GRACE);
+            fail(&on_failure);
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+fn leave(engine: &Engine, why: &str) -> ! {
+    let closed = engine.journal.close(LAST_CLOSE).is_ok();
+    let pending = engine.journal.stats().pending;
+    log_fatal(&format!(
+        "{why}; {pending} labels wait in the journal for the store (closed: {closed})"
+    ));
+    exit(0);
+}
+
+fn fail(engine: &Engine) -> ! {
+    let failure = engine.life.failure();
+    let code = exit_code(failure.as_ref());
+    let why = failure.map_or_else(|| "unknown".to_owned(), |e| e.to_string());
+    log_fatal(&format!("the process exits, recovery decides at the next start: {why}"));
+    exit(code);
+}
+
+/// The exit code that an end by this error has.
+pub fn exit_code(failure: Option<&Error>) -> i32 {
+    if matches!(failure, Some(Error::Disk { .. })) { EXIT_DISK } else { EXIT_SOFTWARE }
+}

@@ -1,0 +1,305 @@
+//! The only wiring: config ▸ journal ▸ path ▸ models ▸ transport; start, drain, stop.
+//!
+//! The order is the argument: recovery ends before a port opens, models are warm before ready, and what
+//! stops last is what acknowledged labels rest on.
+
+use std::{
+    fs,
+    path::Path as FilePath,
+    sync::{Arc, OnceLock},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    account::Accounts,
+    clock::Clock,
+    config::CoreConfig,
+    control::Control,
+    error::{Error, Result},
+    journal::{self, Journal, Outcome, Recovery},
+    label::Durability,
+    life::{Life, State},
+    models::{Repository, load_runtime},
+    path::{
+        Defaults, Path, admit::Admit, batch::BatchLimits, dedupe::Dedupe, journal::Journaling,
+        restore, served::Served,
+    },
+    proto::journal::Record,
+    serving::{Parts, Serving},
+    supervise::Supervisor,
+    transport::{Errors, Gauges, Shared, server::Server},
+};
+
+/// The running label path.
+pub struct Engine {
+    /// What handlers share; the snapshot reads it.
+    pub shared: Arc<Shared>,
+    /// What is served, and the operations on it.
+    pub serving: Arc<Serving>,
+    /// The write-ahead log.
+    pub journal: Journal,
+    /// Its life.
+    pub life: Arc<Life>,
+    /// Wall time of the start.
+    pub started_unix_us: i64,
+    config: CoreConfig,
+    server: Arc<OnceLock<Mutex<Option<Server>>>>,
+    committer: Mutex<Option<JoinHandle<()>>>,
+    /// Who starts threads.
+    pub supervisor: Supervisor,
+}
+
+/// A journaled label on its way to a store.
+pub type Numbered = (u64, Record);
+
+/// How long the journal may take to close.
+const JOURNAL_CLOSE: Duration = Duration::from_secs(5);
+
+impl Engine {
+    /// Starts everything; from the return on the port is open and the models are warm.
+    pub fn start(config: CoreConfig) -> Result<Arc<Self>> {
+        let clock = Clock::start();
+        let runtime = load_runtime(&config.models.runtime_library)?;
+        tracing::info!(path = %runtime.path.display(), version = runtime.version, "ONNX Runtime");
+        let life = Arc::new(Life::default());
+        let server: Arc<OnceLock<Mutex<Option<Server>>>> = Arc::default();
+        let supervisor = supervisor(life.clone(), server.clone());
+        let opened = journal::open(config.journal.clone(), Arc::new(journal::SystemFiles))?;
+        let journal::Opened { journal, committer, recovery } = opened;
+        report(&recovery);
+        // After the lock: a process that misses it touches nothing.
+        let instance_id = instance_id(&config.state_dir)?;
+        let run = move || committer.run();
+        let committer = supervisor.spawn("journal", "committer".to_owned(), run)?;
+        let path = &config.path;
+        let dedupe = Arc::new(Dedupe::new(path.dedupe_rows_max, path.dedupe_window_ms * 1_000));
+        restore_window(&dedupe, &journal, &recovery, &config, clock)?;
+        let served = Arc::new(Served::new(&config.models.default));
+        let serving = Arc::new(Serving::new(Parts {
+            repository: Repository::new(config.models.repositories.clone()),
+            served: served.clone(),
+            limits: batch_limits(&config),
+            journaling: Journaling {
+                journal: journal.clone(),
+                clock,
+                numbered: Arc::new({
+                    let dedupe = dedupe.clone();
+                    move |rows| dedupe.numbered(rows)
+                }),
+            },
+            clock,
+            supervisor: supervisor.clone(),
+        }));
+        for model in &config.models.load {
+            let (name, version) = model.split_once('@').unwrap_or((model, ""));
+            serving.load(name, version, false)?;
+        }
+        let shared = Arc::new(Shared {
+            path: Path {
+                admit: Admit::new(journal.clone(), path.stored_waiters_max),
+                dedupe,
+                served,
+                defaults: defaults(&config),
+                clock,
+            },
+            control: Control::new(config.control.queue_rows_max),
+            accounts: Arc::new(Accounts::default()),
+            errors: Errors::default(),
+            gauges: Gauges::default(),
+            clock,
+            config: config.transport.clone(),
+            control_timeout_us: config.control.timeout_ms * 1_000,
+            instance_id,
+            journal_id: recovery.journal_id.to_string(),
+        });
+        // Last: nobody enters a half-built house.
+        server.get_or_init(Mutex::default).lock().replace(Server::start(shared.clone())?);
+        let committer = Mutex::new(Some(committer));
+        let started_unix_us = clock.unix_us();
+        Ok(Arc::new(Self {
+            shared,
+            serving,
+            journal,
+            life,
+            started_unix_us,
+            config,
+            server,
+            committer,
+            supervisor,
+        }))
+    }
+
+    /// `host:port` that it listens on.
+    pub fn grpc_address(&self) -> String {
+        let server = self.server.get().map(|s| s.lock());
+        server.and_then(|s| s.as_ref().map(|s| s.address().to_string())).unwrap_or_default()
+    }
+
+    /// The journal's bound on disk.
+    pub fn journal_bytes_max(&self) -> u64 {
+        self.config.journal.disk_bytes_max
+    }
+
+    /// The next journaled records for the writer; waits for the first. A body that is no record is
+    /// reported and left pending.
+    pub fn take_records(
+        &self,
+        rows_max: usize,
+        bytes_max: usize,
+        timeout: Duration,
+    ) -> Result<Vec<Numbered>> {
+        let taken = self.journal.take(rows_max, bytes_max, timeout)?;
+        Ok(taken.into_iter().filter_map(|(number, body)| decoded(number, &body)).collect())
+    }
+
+    /// The store has these records, or never will.
+    pub fn confirm(&self, numbers: &[u64], outcome: Outcome) {
+        self.journal.confirm(numbers, outcome);
+        let rows = self.shared.path.dedupe.confirmed(numbers);
+        if outcome != Outcome::Dead {
+            rows.iter().for_each(|row| row.reached(Durability::Stored));
+        }
+    }
+
+    /// What SIGTERM does: NOT_SERVING, lame-duck time, streams told, accepted work finished. Returns at
+    /// once; the state turns `Drained` when it is done or half of the budget is gone, since the writer
+    /// needs the rest.
+    pub fn drain(self: &Arc<Self>) {
+        if !self.life.advance(State::Draining) {
+            return;
+        }
+        let engine = self.clone();
+        let drain = move || {
+            let lame_duck = Duration::from_millis(engine.config.drain.lame_duck_ms);
+            let budget = Duration::from_millis(engine.config.drain.budget_ms) / 2;
+            if let Some(server) = engine.server.get().and_then(|s| s.lock().take()) {
+                server.not_ready();
+                // Lame duck: balancers take their time to see that this pod is not ready.
+                std::thread::sleep(lame_duck);
+                let done = server.drain(budget);
+                let left = engine.shared.accounts.in_flight();
+                tracing::info!(done, left, "accepted work is finished");
+                server.stop();
+            }
+            engine.life.advance(State::Drained);
+            Ok(())
+        };
+        if let Err(error) = self.supervisor.spawn("drain", "drain".to_owned(), drain) {
+            self.life.fail(error);
+        }
+    }
+
+    /// Ends all threads and closes the journal; waits. Idempotent.
+    pub fn stop(self: &Arc<Self>) -> Result<()> {
+        self.drain();
+        let until = Instant::now() + Duration::from_millis(self.config.drain.budget_ms);
+        while self.life.state() == State::Draining && Instant::now() < until {
+            self.life.wait(State::Draining, until - Instant::now());
+        }
+        self.shared.control.close();
+        self.serving.stop();
+        let closed = self.journal.close(JOURNAL_CLOSE);
+        if let Some(committer) = self.committer.lock().take() {
+            // Its failure, if any, is the state's.
+            let _ = committer.join();
+        }
+        self.life.advance(State::Stopped);
+        closed
+    }
+}
+
+fn supervisor(life: Arc<Life>, server: Arc<OnceLock<Mutex<Option<Server>>>>) -> Supervisor {
+    Supervisor::new(move |part, error| {
+        tracing::error!(part, %error, "a part of the service ended; it stops serving");
+        life.fail(error.clone());
+        // During the start there is no server yet, and during a drain nobody is told twice.
+        if let Some(server) = server.get()
+            && let Some(server) = server.try_lock()
+            && let Some(server) = server.as_ref()
+        {
+            server.not_ready();
+        }
+    })
+}
+
+fn report(recovery: &Recovery) {
+    let Recovery { pending, next_number, cut_bytes, .. } = recovery;
+    tracing::info!(pending, next_number, cut_bytes, "journal recovered");
+    for damage in &recovery.quarantined {
+        tracing::error!(?damage, "a damaged part of the journal was quarantined");
+    }
+}
+
+fn restore_window(
+    dedupe: &Dedupe,
+    journal: &Journal,
+    recovery: &Recovery,
+    config: &CoreConfig,
+    clock: Clock,
+) -> Result<()> {
+    let window_us = config.path.dedupe_window_ms as i64 * 1_000;
+    let (rows_max, since_us) = (config.path.dedupe_rows_max, clock.unix_us() - window_us);
+    let next = recovery.next_number;
+    let unreadable = restore::rows(journal, next, rows_max, since_us, &mut |row, pending| {
+        if pending {
+            dedupe.numbered(std::slice::from_ref(&row));
+        }
+        dedupe.restore(row);
+    })?;
+    if unreadable > 0 {
+        tracing::error!(unreadable, "journal records could not be decoded");
+    }
+    Ok(())
+}
+
+fn batch_limits(config: &CoreConfig) -> BatchLimits {
+    let path = &config.path;
+    BatchLimits {
+        queue_rows_max: path.queue_rows_max,
+        bulk_queue_rows_max: path.bulk_queue_rows_max,
+        batch_rows_max: path.batch_rows_max,
+        bulk_run_us_max: path.bulk_run_us_max,
+        delay_us_max: path.delay_us_max,
+    }
+}
+
+fn defaults(config: &CoreConfig) -> Defaults {
+    let path = &config.path;
+    let (deadline_us, margin_us) = (path.deadline_ms * 1_000, path.deadline_margin_us);
+    Defaults { deadline_us, durability: path.durability, margin_us }
+}
+
+fn decoded(number: u64, body: &[u8]) -> Option<Numbered> {
+    match prost::Message::decode(body) {
+        Ok(record) => Some((number, record)),
+        Err(error) => {
+            tracing::error!(number, %error, "a journal record could not be decoded; it stays");
+            None
+        }
+    }
+}
+
+/// Made at the first start, kept in the state directory.
+fn instance_id(state_dir: &FilePath) -> Result<String> {
+    let path = state_dir.join("instance_id");
+    let disk = |operation| {
+        let path = path.display().to_string();
+        move |e: std::io::Error| Error::Disk { operation, path, reason: e.to_string() }
+    };
+    match fs::read_to_string(&path) {
+        Ok(id) if !id.trim().is_empty() => return Ok(id.trim().to_owned()),
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(disk("read")(error)),
+    }
+    new_instance_id(&path).map_err(disk("write"))
+}
+
+fn new_instance_id(path: &FilePath) -> std::io::Result<String> {
+    let id = uuid::Uuid::new_v4().to_string();
+    fs::write(path, format!("{id}\n"))?;
+    Ok(id)
+}
