@@ -1,0 +1,24 @@
+"""Configuration: one typed schema, four sources, all errors at once, each value with its origin.
+
+`schema` says what there is, `sources` where it comes from, `checks` what must fit together, `load`
+joins them, `core` makes the core's JSON of it.
+"""
+
+from labeler.config.checks import Facts
+from labeler.config.core import core_json, state_path
+from labeler.config.load import Config, Effective, Sources, effective, load
+from labeler.config.schema import Settings, all_sections, all_settings
+
+__all__ = [
+    "Config",
+    "Effective",
+    "Facts",
+    "Settings",
+    "Sources",
+    "all_sections",
+    "all_settings",
+    "core_json",
+    "effective",
+    "load",
+    "state_path",
+]

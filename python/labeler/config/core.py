@@ -1,0 +1,42 @@
+"""The core's part of the configuration, as the JSON that it reads (unknown names refused).
+
+Values leave here resolved: paths absolute, sizes in bytes, threads as a number, the library found.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from labeler import runtime_library
+from labeler.config.load import Config
+
+__all__ = ["core_json", "packaged_models", "state_path"]
+
+_SECTIONS = ("transport", "path", "journal", "models", "control", "drain")
+
+
+def core_json(config: Config) -> str:
+    """JSON for `labeler._core.Engine.start`.
+
+    Errors: `RuntimeLibraryError` where ONNX Runtime's library is not found.
+    """
+    values = config.settings.model_dump(mode="json", include={*_SECTIONS})
+    values["state_dir"] = str(state_path(config))
+    values["transport"]["threads"] = config.threads().count
+    values["journal"]["directory"] = str(state_path(config) / "journal")
+    library = runtime_library.find(config.settings.models.runtime_library)
+    values["models"]["runtime_library"] = str(library)
+    roots = [str(Path(root).absolute()) for root in config.settings.models.repositories]
+    values["models"]["repositories"] = [*roots, str(packaged_models())]
+    return json.dumps(values)
+
+
+def state_path(config: Config) -> Path:
+    """The state directory, absolute: the process may change its working directory later."""
+    return Path(config.settings.state_dir).absolute()
+
+
+def packaged_models() -> Path:
+    """The repository that comes with the package: always the last that is searched."""
+    return Path(__file__).parent.parent / "models" / "packaged"
