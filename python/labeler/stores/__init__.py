@@ -1,0 +1,1 @@
+"""Where labels end: the protocol in `base`, one module a store, `registry` to find them by name."""

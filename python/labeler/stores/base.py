@@ -1,0 +1,209 @@
+"""What a store is: it takes rows in groups, says what became of each, and gives them back by key.
+
+A store that answers `STORED` has made the row durable: the journal forgets it then. Other stores
+join through the entry point group `labeler.stores` (see `registry.py`).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Protocol
+
+from labeler.errors import InvalidRequestError, LabelerError
+
+__all__ = [
+    "Outcome",
+    "Page",
+    "Query",
+    "Status",
+    "Store",
+    "StoreContext",
+    "StoreUnavailableError",
+    "StoreVersionError",
+    "StoredRow",
+    "decode_page_token",
+    "encode_page_token",
+]
+
+
+class StoreUnavailableError(LabelerError):
+    """The store is out of reach, busy or full: nothing of this call counts; try again later."""
+
+
+class StoreVersionError(LabelerError):
+    """The store was written by a newer program; nothing was touched (exit code 65)."""
+
+    exit_code = 65
+
+
+class Status(Enum):
+    """What became of one row of a write."""
+
+    STORED = "stored"
+    """Durable: it is the row of its key, or an equal one was."""
+    SUPERSEDED = "superseded"
+    """Not written: a later record of the same journal holds the key, durably."""
+    REFUSED = "refused"
+    """The store does not take this row; the others of the write are not touched by it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A row's status, with the store's reason where it was refused."""
+
+    status: Status
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class StoredRow:
+    """A label as it is kept: `labeler.v1.StoredLabel` without its durability.
+
+    `journal_number` orders the rows of one `journal_id`, never those of two. Times are stamps: µs
+    of the wall clock. `confidence` may be NaN, and stays so.
+    """
+
+    robot_id: str
+    sequence: int
+    label: str
+    index: int
+    confidence: float
+    model: str
+    version: str
+    source: int
+    labeled_at_unix_us: int
+    captured_at_unix_us: int
+    sku: str
+    instance_id: str
+    journal_id: str
+    journal_number: int
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What names the row in every store."""
+        return self.robot_id, self.sequence
+
+    @staticmethod
+    def from_record(record: Mapping[str, Any], instance_id: str, journal_id: str) -> StoredRow:
+        """The row of a journal record (`labeler._core.Record`)."""
+        assert record["sequence"] > 0
+        assert record["number"] > 0
+        return StoredRow(
+            robot_id=record["robot_id"],
+            sequence=record["sequence"],
+            label=record["label"],
+            index=record["index"],
+            confidence=record["confidence"],
+            model=record["model"],
+            version=record["version"],
+            source=record["source"],
+            labeled_at_unix_us=record["labeled_at_unix_us"],
+            captured_at_unix_us=record["captured_at_unix_us"],
+            sku=record["sku"],
+            instance_id=instance_id,
+            journal_id=journal_id,
+            journal_number=record["number"],
+        )
+
+
+@dataclass(frozen=True)
+class Query:
+    """Rows of one robot by descending sequence, made in [from, to) where that is not 0.
+
+    `timeout_ms` bounds the search: a store that cannot answer in it raises `StoreUnavailableError`.
+    """
+
+    robot_id: str
+    page_size: int = 100
+    page_token: str = ""
+    from_unix_us: int = 0
+    to_unix_us: int = 0
+    timeout_ms: int = 1000
+
+
+@dataclass(frozen=True)
+class Page:
+    """Rows, and the token of the next page; empty on the last."""
+
+    rows: Sequence[StoredRow]
+    next_page_token: str
+
+
+@dataclass(frozen=True)
+class StoreContext:
+    """What a store is opened with: the process's state directory and the store's own settings."""
+
+    state_dir: Path
+    settings: Mapping[str, Any]
+
+
+class Store(Protocol):
+    """Where labels end. `write` is called by one thread, reads by another at the same time."""
+
+    def ensure(self) -> None:
+        """Makes what is missing (file, table) and checks what is there. Once, before all else."""
+
+    def write(self, rows: Sequence[StoredRow]) -> Sequence[Outcome]:
+        """Writes rows with distinct keys; one outcome a row, in their order.
+
+        Idempotent: of one journal's records the later number stays, whatever the order of arrival.
+        Errors: `StoreUnavailableError`: no row counts as stored, the whole call may be repeated.
+        """
+
+    def get(self, robot_id: str, sequence: int) -> StoredRow | None:
+        """The row of a key."""
+
+    def list(self, query: Query) -> Page:
+        """One page. Errors: `InvalidRequestError` for a page token that is not this query's."""
+
+    def close(self) -> None:
+        """Releases files and connections. Idempotent."""
+
+
+_TOKEN = struct.Struct(">BIQ")
+_TOKEN_VERSION = 1
+
+
+def encode_page_token(query: Query, last_sequence: int) -> str:
+    """A token that continues below `last_sequence`, tied to the query's robot and time filter."""
+    raw = _TOKEN.pack(_TOKEN_VERSION, _fingerprint(query), last_sequence)
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
+
+
+def decode_page_token(query: Query) -> int:
+    """The sequence below which the query's page begins; 2^63 for the first page.
+
+    Errors: `InvalidRequestError` for a token that is damaged or belongs to another query.
+    """
+    if not query.page_token:
+        return 1 << 63
+    try:
+        padded = query.page_token + "=" * (-len(query.page_token) % 4)
+        raw = base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True)
+        version, fingerprint, sequence = _TOKEN.unpack(raw)
+    except (binascii.Error, struct.error, UnicodeEncodeError):
+        version, fingerprint, sequence = 0, 0, 0
+    if version != _TOKEN_VERSION or fingerprint != _fingerprint(query):
+        raise InvalidRequestError(
+            "page_token is not of this query, expected the next_page_token of its last page, "
+            "with the same robot_id and times"
+        )
+    return int(sequence)
+
+
+def _fingerprint(query: Query) -> int:
+    parts = (query.robot_id, query.from_unix_us, query.to_unix_us)
+    return zlib.crc32(repr(parts).encode("utf-8", "backslashreplace"))
+
+
+def finite_or_none(value: float) -> float | None:
+    """For stores that cannot keep NaN or infinities: they keep nothing, and NaN comes back."""
+    return value if math.isfinite(value) else None
