@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from labeler.config import Facts, Sources, all_settings, core_json, effective, load, state_path
+from labeler.config.checks import NOTHING_KNOWN
 from labeler.config.units import format_bytes, parse_bytes
 from labeler.errors import ConfigError, RuntimeLibraryError
 
@@ -16,7 +17,7 @@ def problems(
     file: str | None = None,
     environ: dict[str, str] | None = None,
     flags: tuple[str, ...] = (),
-    facts: Facts = Facts(),
+    facts: Facts = NOTHING_KNOWN,
     *,
     folder: Path | None = None,
 ) -> list[str]:
@@ -135,6 +136,7 @@ def test_variables_that_a_cluster_adds_for_a_service_are_none_of_ours() -> None:
             "LABELER_PORT_50051_TCP_ADDR",
             "LABELER_GRPC_PORT_50051_TCP_PROTO",
             "LABELER_REQUIRE_DATA",
+            "LABELER_TEST_SEED",
         ],
         "x",
     )

@@ -13,7 +13,7 @@ from labeler.config.schema import Settings
 from labeler.config.units import format_bytes
 from labeler.open_files import OPEN_FILES_RESERVE
 
-__all__ = ["CHECKS", "Check", "Facts"]
+__all__ = ["CHECKS", "NOTHING_KNOWN", "Check", "Facts"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,9 @@ class Facts:
 
     open_files_max: int | None = None
     stores: Sequence[str] = field(default=())
+
+
+NOTHING_KNOWN = Facts()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from labeler import cpus
-from labeler.config.checks import CHECKS, Facts
+from labeler.config.checks import CHECKS, NOTHING_KNOWN, Facts
 from labeler.config.problems import Problem, config_error, shown
 from labeler.config.schema import Settings, all_settings
 from labeler.config.sources import Given, from_environment, from_file, from_flags
@@ -60,7 +60,7 @@ class Effective:
     origin: str
 
 
-def load(sources: Sources = Sources(), facts: Facts = Facts()) -> Config:
+def load(sources: Sources, facts: Facts = NOTHING_KNOWN) -> Config:
     """The checked configuration.
 
     Errors: `ConfigError` (exit code 64) that lists every problem with setting, value, origin and

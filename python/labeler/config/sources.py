@@ -21,8 +21,8 @@ __all__ = ["Given", "from_environment", "from_file", "from_flags"]
 
 PREFIX = "LABELER_"
 
-# Read by the test suite and by tools, not by the service.
-_OTHER_VARIABLES = frozenset({"LABELER_REQUIRE_DATA"})
+# Read by the test suite, not by the service.
+_OTHERS = re.compile(r"LABELER_(?:REQUIRE_DATA|TEST_[A-Z0-9_]+)")
 
 # What Kubernetes puts into every pod beside a Service whose name begins with "labeler".
 _SERVICE_LINK = re.compile(
@@ -74,7 +74,7 @@ def from_environment(environ: Mapping[str, str]) -> Found:
     given: list[Given] = []
     problems: list[Problem] = []
     for key, text in sorted(environ.items()):
-        if not key.startswith(PREFIX) or key in _OTHER_VARIABLES:
+        if not key.startswith(PREFIX) or _OTHERS.fullmatch(key):
             continue
         if key in names:
             setting = all_settings()[names[key]]

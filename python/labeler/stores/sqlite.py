@@ -115,14 +115,16 @@ class SqliteStore:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = self._connect()
-            self._check_version(self._writer)
+            found = self._known_version(self._writer)
             self._writer.execute("PRAGMA journal_mode = WAL")
             self._writer.execute("PRAGMA synchronous = FULL")
             self._writer.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
-            self._writer.execute("BEGIN IMMEDIATE")
-            self._writer.execute(_SCHEMA)
-            self._writer.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            self._writer.execute("COMMIT")
+            # A process that will not get the journal's lock must leave the file as it is.
+            if found < SCHEMA_VERSION:
+                self._writer.execute("BEGIN IMMEDIATE")
+                self._writer.execute(_SCHEMA)
+                self._writer.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+                self._writer.execute("COMMIT")
             self._reader = self._connect()
             self._reader.execute("PRAGMA query_only = ON")
         except (sqlite3.Error, OSError) as error:
@@ -185,13 +187,14 @@ class SqliteStore:
             self.path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False
         )
 
-    def _check_version(self, connection: sqlite3.Connection) -> None:
-        found = connection.execute("PRAGMA user_version").fetchone()[0]
+    def _known_version(self, connection: sqlite3.Connection) -> int:
+        found = int(connection.execute("PRAGMA user_version").fetchone()[0])
         if found > SCHEMA_VERSION:
             raise StoreVersionError(
                 f"the label database {self.path} has schema version {found}, this program knows up "
                 f"to {SCHEMA_VERSION}; nothing was touched, use a newer program"
             )
+        return found
 
     def _read(self, timeout_ms: int, read: Callable[[sqlite3.Connection], _Result]) -> _Result:
         end = time.monotonic() + timeout_ms / 1000

@@ -127,7 +127,8 @@ class Writer:
         """Ends the thread after its current write; False if that did not end in time."""
         self._hurry.set()
         self._stop.set()
-        self._thread.join(timeout_s)
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def is_alive(self) -> bool:
