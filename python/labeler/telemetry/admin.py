@@ -1,0 +1,132 @@
+"""The admin port: metrics, status and liveness over HTTP, on threads of its own.
+
+`/healthz` says that the process lives and reads nothing; gRPC health tells whether it is ready.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from labeler.errors import ConfigError, InUseError
+from labeler.telemetry.prometheus import Exposition
+from labeler.telemetry.status import StatusWindow
+
+__all__ = ["AdminServer"]
+
+_log = logging.getLogger(__name__)
+_REQUEST_S_MAX = 10
+
+
+class AdminServer:
+    """Bound when made, serving after `start`: a taken port stops the service before it begins."""
+
+    def __init__(self, address: str) -> None:
+        """Binds `IP:port`. Errors: `InUseError` (exit code 69), `ConfigError`."""
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        server_class = type("_Server", (_Server,), {"address_family": family})
+        try:
+            self._server: _Server = server_class((host, int(port)), _Handler)
+        except OSError as error:
+            raise _cannot_bind(address, error) from error
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._server.serve_forever, name="labeler-admin", daemon=True),
+            threading.Thread(target=self._sample, name="labeler-sampler", daemon=True),
+        ]
+
+    @property
+    def address(self) -> str:
+        """`host:port` that it listens on."""
+        host, port = self._server.server_address[:2]
+        text = host.decode() if isinstance(host, bytes | bytearray) else host
+        return f"[{text}]:{port}" if ":" in text else f"{text}:{port}"
+
+    def start(self, exposition: Exposition, window: StatusWindow) -> None:
+        """Begins to serve these, and to sample for `/status`."""
+        self._server.exposition, self._server.window = exposition, window
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Closes the port. Idempotent."""
+        self._stop.set()
+        if self._threads[0].is_alive():
+            self._server.shutdown()
+        self._server.server_close()
+
+    def _sample(self) -> None:
+        while not self._stop.wait(1.0):
+            try:
+                self._server.window.sample()
+            except Exception as error:  # the engine may be gone while this still runs
+                _log.debug("no status sample: %r", error)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 16
+    exposition: Exposition
+    window: StatusWindow
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """One request's fault is that request's: a scraper that hangs up is no traceback."""
+        _log.debug("admin request of %s broke off", client_address, exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "labeler"
+    sys_version = ""
+    timeout = _REQUEST_S_MAX
+    server: _Server
+
+    def do_GET(self) -> None:
+        """Answers the three pages."""
+        path = self.path.partition("?")[0]
+        try:
+            if path == "/healthz":
+                self._reply(200, b"live\n", "text/plain; charset=utf-8")
+            elif path == "/metrics":
+                body, kind = self.server.exposition.render(self.headers.get("Accept", ""))
+                self._reply(200, body, kind)
+            elif path == "/status":
+                body = json.dumps(self.server.window.status()).encode()
+                self._reply(200, body, "application/json")
+            else:
+                known = b"pages: /metrics /status /healthz\n"
+                self._reply(404, known, "text/plain; charset=utf-8")
+        except OSError:
+            raise
+        except Exception as error:
+            _log.error("admin page %s failed: %r", path, error, exc_info=error)
+            self._reply(500, b"failed, see the log\n", "text/plain; charset=utf-8")
+
+    def _reply(self, code: int, body: bytes, kind: str) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are no news."""
+        _log.debug(format, *args)
+
+
+def _cannot_bind(address: str, error: OSError) -> InUseError | ConfigError:
+    if error.errno == errno.EADDRINUSE:
+        return InUseError(
+            f"address {address} is in use: another process has the admin port; "
+            "stop it, or set admin.address (--admin-address)"
+        )
+    reason = error.strerror or str(error)
+    return ConfigError(f"admin.address = {address}: this machine cannot listen there: {reason}")
