@@ -1,0 +1,199 @@
+"""Answers the control requests that the core hands up: read-back and model operations.
+
+Reads run on one thread, operations on another, one after the other, so that a load that warms for
+seconds delays no read. Both outlive whatever a request raises; they end with the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from labeler.errors import (
+    ForkedError,
+    InvalidRequestError,
+    LabelerError,
+    ModelInvalidError,
+    ModelNotFoundError,
+    RuntimeLibraryError,
+    StoppedError,
+    UnavailableError,
+)
+from labeler.stores.base import Query, Store, StoredRow, StoreUnavailableError
+
+__all__ = ["Control", "ControlSide"]
+
+_log = logging.getLogger(__name__)
+
+_GROUP_ROWS_MAX = 64
+_IDLE_MS = 500
+_OPERATIONS_MAX = 64
+_PAGE_ROWS_DEFAULT, _PAGE_ROWS_MAX = 100, 1000
+_STORED = 3
+"""`labeler.v1.Durability`: what the store gives back is stored."""
+
+Answer = dict[str, Any]
+
+
+class ControlSide(Protocol):
+    """The core's side: requests, answers, and the models that operations act on."""
+
+    def take_control(self, rows_max: int, timeout_ms: int) -> Sequence[Mapping[str, Any]]:
+        """Requests whose callers still wait."""
+
+    def answer_control(self, answers: Sequence[tuple[int, dict[str, Any]]]) -> None:
+        """Answers by id."""
+
+    def load_model(self, name: str, version: str, standby: bool) -> Mapping[str, Any]:
+        """Loads, warms and switches; waits."""
+
+    def unload_model(self, name: str, version: str) -> Sequence[Mapping[str, Any]]:
+        """Stops a version; waits."""
+
+    def list_models(self) -> Sequence[Mapping[str, Any]]:
+        """Loaded and available versions."""
+
+
+class Control:
+    """Two threads: one takes and reads, one operates on models."""
+
+    def __init__(self, core: ControlSide, store: Store) -> None:
+        """Only stores what it is given."""
+        self._core, self._store = core, store
+        self._operations: queue.Queue[Mapping[str, Any] | None] = queue.Queue(_OPERATIONS_MAX)
+        self._threads = [
+            threading.Thread(target=self._take, name="labeler-control", daemon=True),
+            threading.Thread(target=self._operate, name="labeler-models", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Begins to answer."""
+        for thread in self._threads:
+            thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        """Waits for the threads after the engine's stop; an operation that hangs is left behind."""
+        for thread in self._threads:
+            thread.join(timeout_s)
+
+    def _take(self) -> None:
+        while True:
+            try:
+                self._answer_group(self._core.take_control(_GROUP_ROWS_MAX, _IDLE_MS))
+            except (StoppedError, ForkedError):
+                break
+            except Exception as error:  # trap 13: the thread must not end in silence
+                _log.error("control requests were not answered: %r", error, exc_info=error)
+        self._operations.put(None)
+
+    def _answer_group(self, requests: Sequence[Mapping[str, Any]]) -> None:
+        """Gets as one group; pages one by one, since each may take its whole time."""
+        gets = [request for request in requests if request["kind"] == "get"]
+        if gets:
+            answers = [(request["id"], self._answer(request)) for request in gets]
+            self._core.answer_control(answers)
+        for request in requests:
+            if request["kind"] in ("load_model", "unload_model"):
+                self._enqueue(request)
+            elif request["kind"] != "get":
+                self._core.answer_control([(request["id"], self._answer(request))])
+
+    def _enqueue(self, request: Mapping[str, Any]) -> None:
+        try:
+            self._operations.put_nowait(request)
+        except queue.Full:
+            busy = _error(
+                "unavailable", f"{_OPERATIONS_MAX} model operations wait; try again later"
+            )
+            self._core.answer_control([(request["id"], busy)])
+
+    def _operate(self) -> None:
+        while (request := self._operations.get()) is not None:
+            try:
+                self._core.answer_control([(request["id"], self._answer(request))])
+            except (StoppedError, ForkedError):
+                return
+            except Exception as error:
+                _log.error("a model operation was not answered: %r", error, exc_info=error)
+
+    def _answer(self, request: Mapping[str, Any]) -> Answer:
+        """The reply, or the error in the reply's form; raises only when the engine is gone."""
+        try:
+            return self._perform(request["kind"], request["body"], request["deadline_ms"])
+        except (StoppedError, ForkedError):
+            raise
+        except LabelerError as error:
+            return _error(_kind(error), error.message)
+        except Exception as error:
+            _log.error("control request %s failed: %r", request["kind"], error, exc_info=error)
+            return _error("internal", f"the control side failed: {error!r}")
+
+    def _perform(self, kind: str, body: Mapping[str, Any], deadline_ms: int) -> Answer:
+        if kind == "get":
+            return self._get(body["robot_id"], body["sequence"])
+        if kind == "list":
+            return self._list(body, deadline_ms)
+        if kind == "load_model":
+            model = self._core.load_model(body["name"], body["version"], body["standby"])
+            _log.info("model loaded", extra={"fields": _named(model)})
+            return {"models": [dict(model)]}
+        if kind == "unload_model":
+            unloaded = [dict(m) for m in self._core.unload_model(body["name"], body["version"])]
+            for model in unloaded:
+                _log.info("model unloaded", extra={"fields": _named(model)})
+            return {"models": unloaded}
+        if kind == "list_models":
+            return {"models": [dict(model) for model in self._core.list_models()]}
+        raise InvalidRequestError(f"control request {kind!r} is not known here")
+
+    def _get(self, robot_id: str, sequence: int) -> Answer:
+        row = self._store.get(robot_id, sequence)
+        if row is None:
+            return _error(
+                "not_found",
+                f"no label of robot {robot_id!r} with sequence {sequence} is stored or pending "
+                "here; another pod may still hold it",
+            )
+        return {"label": _stored_label(row)}
+
+    def _list(self, body: Mapping[str, Any], deadline_ms: int) -> Answer:
+        wanted = body["page_size"] or _PAGE_ROWS_DEFAULT
+        query = Query(
+            robot_id=body["robot_id"],
+            page_size=min(wanted, _PAGE_ROWS_MAX),
+            page_token=body["page_token"],
+            from_unix_us=body["from_unix_us"],
+            to_unix_us=body["to_unix_us"],
+            timeout_ms=max(1, deadline_ms),
+        )
+        page = self._store.list(query)
+        labels = [_stored_label(row) for row in page.rows]
+        return {"labels": labels, "next_page_token": page.next_page_token}
+
+
+def _stored_label(row: StoredRow) -> dict[str, Any]:
+    return {**asdict(row), "durability": _STORED}
+
+
+def _named(model: Mapping[str, Any]) -> dict[str, Any]:
+    return {"model": model["name"], "version": model["version"]}
+
+
+def _error(kind: str, message: str) -> Answer:
+    return {"error": kind, "message": message}
+
+
+def _kind(error: LabelerError) -> str:
+    if isinstance(error, ModelNotFoundError):
+        return "not_found"
+    if isinstance(error, InvalidRequestError):
+        return "invalid"
+    if isinstance(error, ModelInvalidError | RuntimeLibraryError):
+        return "model_invalid"
+    if isinstance(error, StoreUnavailableError | UnavailableError):
+        return "unavailable"
+    return "internal"
