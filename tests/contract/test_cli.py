@@ -1,0 +1,173 @@
+"""The command line: help with examples, JSON shapes, one-line errors with their exit codes.
+
+Nothing here needs a running service; commands that do are tested with one elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from labeler.cli import app
+from labeler.cli.label import parse_values
+from labeler.cli.tables import bytes_text, duration
+from labeler.config import all_settings
+from labeler.errors import InvalidRequestError
+
+COMMANDS = [
+    ["serve"],
+    ["label"],
+    ["status"],
+    ["demo"],
+    ["version"],
+    ["journal", "verify"],
+    ["journal", "stat"],
+    ["journal", "dump"],
+    ["models", "list"],
+    ["models", "load"],
+    ["models", "unload"],
+    ["config", "show"],
+]
+
+
+def labeler(*arguments: str, text: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end, without our variables but those given."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LABELER_")}
+    return subprocess.run(
+        [sys.executable, "-m", "labeler.cli", *arguments],
+        env=kept | variables | {"COLUMNS": "100"},
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def help_of(*command: str) -> str:
+    """What `--help` prints, without a process for each."""
+    done = CliRunner().invoke(app, [*command, "--help"], terminal_width=100)
+    assert done.exit_code == 0
+    return done.output
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_has_examples_one_a_line(command: list[str]) -> None:
+    lines = [line.strip() for line in help_of(*command).splitlines()]
+    after = lines[lines.index("Examples:") + 1 :]
+    assert f"labeler {' '.join(command)}" in after[0]
+
+
+def test_help_lists_every_command() -> None:
+    words = help_of().split()
+    assert {command[0] for command in COMMANDS} <= set(words)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_that_prints_offers_json(command: list[str]) -> None:
+    if command != ["serve"]:
+        assert "--json" in help_of(*command)
+
+
+def test_config_show_gives_every_setting_with_value_and_origin() -> None:
+    done = labeler("config", "show", "--json", "--set", "path.deadline_ms=100")
+    assert done.returncode == 0
+    shown = json.loads(done.stdout)
+    assert list(shown) == list(all_settings())
+    assert shown["path.deadline_ms"] == {"value": 100, "origin": "--set"}
+    assert shown["state_dir"] == {"value": "./labeler-state", "origin": "default"}
+
+
+def test_config_show_reads_for_people_too() -> None:
+    done = labeler("config", "show", LABELER_MODELS__LOAD='["wall-following@1"]')
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("models.load ")]
+    assert line.split() == ["models.load", '["wall-following@1"]', "LABELER_MODELS__LOAD"]
+
+
+@pytest.mark.parametrize("command", [["serve"], ["config", "show"]], ids=" ".join)
+def test_wrong_settings_are_told_at_once_with_exit_code_64(command: list[str]) -> None:
+    done = labeler(*command, "--set", "path.batch_rows_max=0", LABELER_PATH__DEADLIN_MS="1")
+    assert done.returncode == 64
+    assert done.stderr.startswith("configuration: 2 errors, nothing was started\n")
+    assert "did you mean `LABELER_PATH__DEADLINE_MS`?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_store_that_is_not_installed_stops_serve() -> None:
+    done = labeler("serve", "--set", "writer.store=dynamo")
+    assert done.returncode == 64
+    assert 'writer.store = "dynamo"' in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["status", "--admin", "127.0.0.1:1"], "labeler serve"),
+        (["label", "no-such-file"], "no-such-file"),
+        (["status", "--admin", "not a host"], "no service answers"),
+    ],
+)
+def test_an_error_is_one_line_that_says_what_to_do(command: list[str], words: str) -> None:
+    done = labeler(*command)
+    assert done.returncode == 1
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stderr.startswith("labeler: ")
+    assert words in done.stderr
+
+
+def test_a_payload_that_is_no_number_is_named() -> None:
+    done = labeler("label", text="1.0, x, 2.0")
+    assert done.returncode == 1
+    assert "'x' in the payload is no number" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "text", ["[1, 2.5, 3e0]", "1,2.5,3", "1 2.5\n3\n", "1;2.5; 3", " [1,2.5,3]\n"]
+)
+def test_a_payload_may_be_json_or_separated_numbers(text: str) -> None:
+    assert parse_values(text) == [1.0, 2.5, 3.0]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "[1, [2]]", "[true]", "nan", "[1e999]", "[1,", '["1"]'])
+def test_a_payload_that_cannot_be_one_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        parse_values(text)
+
+
+def test_serve_imports_neither_grpcio_nor_a_training_library() -> None:
+    program = (
+        "import sys; sys.path[:0] = sys.argv[1].split(':')\n"
+        "import labeler.cli, labeler.config, labeler.control, labeler.writer\n"
+        "import labeler.stores.sqlite, labeler.telemetry.admin\n"
+        "heavy = {'grpc', 'sklearn', 'onnxruntime', 'numpy', 'labeler._core'} & set(sys.modules)\n"
+        "sys.exit(', '.join(sorted(heavy)) or 0)\n"
+    )
+    arguments = [sys.executable, "-c", program, ":".join(sys.path)]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_journal_of_a_folder_that_is_none_has_the_disk_s_exit_code(tmp_path: Path) -> None:
+    pytest.importorskip("labeler._core")
+    done = labeler("journal", "stat", str(tmp_path / "none"))
+    assert done.returncode == 74
+    assert str(tmp_path / "none") in done.stderr
+
+
+def test_units_read_well() -> None:
+    spans = [12, 999, 1500, 2_500_000, 600_000_000, 36_000_000_000]
+    assert [duration(us) for us in spans] == [
+        "12 µs",
+        "999 µs",
+        "1.5 ms",
+        "2.5 s",
+        "10 min",
+        "10.0 h",
+    ]
+    assert [bytes_text(n) for n in (10, 2048, 5 << 30)] == ["10 B", "2.0 KiB", "5.0 GiB"]
