@@ -97,7 +97,7 @@ def _measure(where: dict[str, Any], rate: int, seconds: float) -> dict[str, Any]
         "seed": seed,
         "model": next((q["model"] + " " + q["version"] for q in after["queues"]), ""),
         "rate_per_s": rate,
-        "rate_reached_per_s": round(outcome.sent / outcome.took_s, 1),
+        "rate_reached_per_s": round(outcome.sent / max(outcome.took_s, 1e-3), 1),
         "client": {
             "measured": "here, from the planned time of each request to its reply",
             "sent": outcome.sent,
@@ -172,18 +172,21 @@ def _show(report: dict[str, Any]) -> None:
 def _keep_serving(service: DemoService, where: dict[str, Any], quiet: bool) -> None:
     if not quiet:
         grpc, admin = where["grpc_address"], where["admin_address"]
-        payload = ", ".join(["1.5"] * 24)
-        values = f'{{"robot_id": "r1", "sequence": 1, "payload": {{"floats": [{payload}]}}}}'
+        payload = ",".join(["1"] * 24)
+        values = f'{{"robot_id":"r1","sequence":1,"payload":{{"floats":[{payload}]}}}}'
         console = out()
         console.print("\n[bold]It keeps serving.[/] Ctrl-C ends it. From another terminal:\n")
-        console.print(f"  echo '[{payload}]' | .venv/bin/labeler label", markup=False)
+        console.print(f"  echo {payload} | .venv/bin/labeler label", markup=False)
         console.print("  .venv/bin/labeler status")
         console.print(f"  curl http://{admin}/metrics")
         console.print(
             f"  grpcurl -plaintext -d '{values}' {grpc} labeler.v1.LabelService/Label",
             markup=False,
         )
-    code = service.wait()
+    try:
+        code = service.wait()
+    except KeyboardInterrupt:
+        code = service.stop()  # what Ctrl-C is meant for: a clean end is no failure
     raise typer.Exit(code)
 
 

@@ -44,7 +44,9 @@ class Outcome:
     stream_us: list[int] = field(default_factory=list)
     unary_us: list[int] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
+    began_s: float = 0.0
     took_s: float = 0.0
+    """From the first request sent to the last."""
 
     @property
     def answered(self) -> int:
@@ -60,7 +62,7 @@ async def run(load: Load) -> Outcome:
     async with AsyncClient(load.address, timeout_ms=_TIMEOUT_MS, attempts_max=1) as client:
         await client.wait_ready()
         width = next((m.width for m in await client.models() if m.serving), 24)
-        began = time.monotonic()
+        outcome.began_s = time.monotonic()
         per_stream = (load.rate_per_s - load.unary_per_s) / load.streams
         async with asyncio.TaskGroup() as tasks:
             for number in range(load.streams):
@@ -68,7 +70,6 @@ async def run(load: Load) -> Outcome:
                 tasks.create_task(_stream(client, robot, per_stream, load.duration_s, outcome))
             robot = _Robot("demo-unary", first, width, random.Random(load.seed - 1))
             tasks.create_task(_unary(client, robot, load, outcome))
-        outcome.took_s = time.monotonic() - began
     return outcome
 
 
@@ -108,7 +109,7 @@ async def _stream(
         async def send(planned: float) -> None:
             values = robot.next_payload()
             planned_by_sequence[robot.sequence] = planned
-            outcome.sent += 1
+            _note_sent(outcome)
             await stream.send(robot.robot_id, robot.sequence, values)
 
         count = int(rate_per_s * duration_s)
@@ -142,7 +143,7 @@ async def _unary(client: AsyncClient, robot: _Robot, load: Load, outcome: Outcom
     calls: set[asyncio.Task[None]] = set()
 
     async def call(planned: float) -> None:
-        outcome.sent += 1
+        _note_sent(outcome)
         values = robot.next_payload()
         try:
             await client.label(robot.robot_id, robot.sequence, values)
@@ -159,6 +160,11 @@ async def _unary(client: AsyncClient, robot: _Robot, load: Load, outcome: Outcom
     await _paced(load.unary_per_s, load.duration_s, send)
     if calls:
         await asyncio.wait(calls)
+
+
+def _note_sent(outcome: Outcome) -> None:
+    outcome.sent += 1
+    outcome.took_s = time.monotonic() - outcome.began_s
 
 
 def _us(seconds: float) -> int:

@@ -55,7 +55,7 @@ def label(
 
     with Client(grpc_address(address), timeout_ms=timeout_ms) as client:
         key = robot, sequence or time.time_ns() // 1000
-        answer = client.label(*key, values, model=model)
+        answer = client.label(*key, values, model=model or None)
     if as_json:
         print_json(_as_json(answer, robot))
     else:
