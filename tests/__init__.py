@@ -1,0 +1,1 @@
+"""Tests of labeler, through its public face: see CONTRIBUTING.md for what stands where."""

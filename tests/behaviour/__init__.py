@@ -1,0 +1,1 @@
+"""What users see: the real service, the real client, a real store."""

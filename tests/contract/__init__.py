@@ -1,0 +1,1 @@
+"""The wire, the API, the command line, the names, the documents, the package."""

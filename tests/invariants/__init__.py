@@ -1,0 +1,1 @@
+"""One file for each invariant of the design, plus the tidiness and the borders of the code."""

@@ -1,0 +1,200 @@
+"""Who may import whom: a new arrow is a design change, and its commit says why."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.borders import Use, lines_with, module_of, uses
+from tests.support.repo import ROOT, project_files, read
+
+BELOW = {"error", "label", "limits", "stages", "config"}
+
+# Arrows between the core's parts; each may also use itself and what is below.
+ARROWS: dict[str, set[str]] = {
+    "lib": {"engine", "transport", "path", "journal", "models", "proto", *BELOW},
+    "engine": {"transport", "path", "journal", "models", "supervisor", "proto", *BELOW},
+    "transport": {"path", "models", "proto", *BELOW},
+    "path": {"journal", "models", *BELOW},
+    "journal": {"proto", *BELOW},
+    "models": BELOW,
+    "supervisor": BELOW,
+    **{part: BELOW for part in BELOW},
+}
+
+# Crates that only some parts may know.
+GRPC = ("tonic", "tonic_health", "tonic_reflection", "tonic_types", "hyper", "hyper_util", "http")
+KNOWN_BY: dict[str, frozenset[str]] = {
+    **dict.fromkeys(GRPC, frozenset({"lib", "engine", "transport"})),
+    "ort": frozenset({"models"}),
+    "pyo3": frozenset(),
+}
+
+# Threads are started by the engine's supervisor, so that the end of one is noticed.
+STARTS_THREADS = {"engine.rs", "supervisor.rs", "engine/supervisor.rs"}
+
+# Files of the path that may not look at a clock: time is passed in.
+TIMELESS = "path/"
+
+CORE = [
+    name for name in project_files() if name.startswith("rust_core/src/") and name.endswith(".rs")
+]
+BRIDGE = ("labeler.service",)
+
+
+def part_of(module: tuple[str, ...]) -> str:
+    return module[0] if module else "lib"
+
+
+def wrong_arrows(found: list[Use], parts: set[str]) -> list[str]:
+    """Uses that no arrow allows. `parts`: the crate's modules; a re-exported type is none."""
+    wrong = []
+    for use in found:
+        user = part_of(use.user)
+        if use.path[0] == "crate" and len(use.path) > 1 and use.path[1] in parts:
+            allowed = ARROWS.get(user, set()) | {user}
+            if use.path[1] not in allowed:
+                wrong.append(
+                    f"{use.file} uses {'::'.join(use.path)}: no arrow {user} -> {use.path[1]}"
+                )
+        elif user not in KNOWN_BY.get(use.path[0], frozenset({user})):
+            wrong.append(f"{use.file} uses {use.path[0]}, which {user} may not know")
+    return wrong
+
+
+def stages_that_meet(found: list[Use], stages: set[str]) -> list[str]:
+    """Files of the path that name another stage; only the path's entry, mod.rs, knows them all."""
+    return [
+        f"{use.file} uses {'::'.join(use.path)}: stages meet only in the engine"
+        for use in found
+        if use.user[:1] == ("path",) and len(use.user) > 1
+        if use.path[:2] == ("crate", "path") and len(use.path) > 2
+        if use.path[2] in stages - {use.user[1]}
+    ]
+
+
+def entries_passed_by(found: list[Use], stages: set[str]) -> list[str]:
+    """Files of the transport that name a stage instead of the path's entry."""
+    return [
+        f"{use.file} uses {'::'.join(use.path)}: the path's entry is crate::path"
+        for use in found
+        if use.user[:1] == ("transport",)
+        if use.path[:2] == ("crate", "path") and len(use.path) > 2 and use.path[2] in stages
+    ]
+
+
+def all_uses() -> list[Use]:
+    return [use for name in CORE for use in uses(name, read(name))]
+
+
+def modules_below(*prefix: str) -> set[str]:
+    modules = [module_of(name.removeprefix("rust_core/src/")) for name in CORE]
+    depth = len(prefix)
+    return {m[depth] for m in modules if m[:depth] == prefix and len(m) > depth}
+
+
+def test_the_core_has_no_arrow_but_those_of_the_table() -> None:
+    wrong = wrong_arrows(all_uses(), modules_below() | {"proto"})
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_part_of_the_core_stands_in_the_table() -> None:
+    assert modules_below() <= set(ARROWS), "a new part needs its arrows in this table"
+
+
+def test_stages_meet_only_in_the_engine() -> None:
+    wrong = stages_that_meet(all_uses(), modules_below("path"))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_transport_enters_the_path_by_its_entry() -> None:
+    wrong = entries_passed_by(all_uses(), modules_below("path"))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_the_supervisor_starts_threads() -> None:
+    starts = {
+        name.removeprefix("rust_core/src/")
+        for name in CORE
+        if lines_with(read(name), r"\bthread::(spawn|Builder)\b|\bspawn_blocking\b")
+    }
+    assert starts <= STARTS_THREADS
+
+
+def test_the_core_reads_no_environment() -> None:
+    assert [name for name in CORE if lines_with(read(name), r"\benv::(var|vars|set_var)\b")] == []
+
+
+def test_the_path_reads_no_wall_clock() -> None:
+    path = [name for name in CORE if name.startswith(f"rust_core/src/{TIMELESS}")]
+    assert [name for name in path if lines_with(read(name), r"\bSystemTime::now\b")] == []
+
+
+def test_the_bridge_is_entered_only_where_the_sides_are_wired() -> None:
+    importers = {
+        name
+        for name in project_files()
+        if name.startswith("python/labeler/") and name.endswith(".py")
+        if imports_the_core(read(name))
+    }
+    modules = {
+        name.removeprefix("python/").removesuffix(".py").replace("/", ".") for name in importers
+    }
+    assert {module for module in modules if not module.startswith(BRIDGE)} == set()
+
+
+def imports_the_core(text: str) -> bool:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import) and any(a.name == "labeler._core" for a in node.names):
+            return True
+        if isinstance(node, ast.ImportFrom):
+            names = {alias.name for alias in node.names}
+            if node.module == "labeler._core" or (node.module == "labeler" and "_core" in names):
+                return True
+    return False
+
+
+def test_the_import_contracts_of_the_package_hold() -> None:
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "wrong"),
+    [
+        ("journal/log.rs", "use crate::path::Path;", "no arrow journal -> path"),
+        ("models/mod.rs", "fn f() -> tonic::Status { todo() }", "models may not know"),
+        ("transport/unary.rs", "use super::super::journal::Log;", "no arrow transport -> journal"),
+        ("path/infer.rs", "use pyo3::prelude::*;", "path may not know"),
+    ],
+)
+def test_a_wrong_arrow_is_found(file: str, text: str, wrong: str) -> None:
+    parts = {"path", "journal", "models", "transport"}
+    [found] = wrong_arrows(uses(f"rust_core/src/{file}", text), parts)
+    assert wrong in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "use crate::journal::{Log, Record}; use crate::error::Error;",
+        "#[cfg(test)] mod tests { use crate::transport::server; }",
+        "// crate::transport::server is who calls\nuse std::sync::Arc;",
+    ],
+)
+def test_a_right_arrow_is_left_in_peace(text: str) -> None:
+    parts = {"path", "journal", "error", "transport"}
+    assert wrong_arrows(uses("rust_core/src/path/journal.rs", text), parts) == []
+
+
+def test_two_stages_that_meet_are_found() -> None:
+    found = uses("rust_core/src/path/infer.rs", "use super::batch::Batch; use super::Row;")
+    assert len(stages_that_meet(found, {"batch", "infer"})) == 1
+
+
+def test_a_stage_named_by_the_transport_is_found() -> None:
+    found = uses("rust_core/src/transport/unary.rs", "use crate::path::{Path, batch::Batch};")
+    assert len(entries_passed_by(found, {"batch", "infer"})) == 1

@@ -1,0 +1,1 @@
+"""What tests share; the one place that touches the API, so that a change of it is one edit."""
