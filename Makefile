@@ -30,7 +30,7 @@ build: $(UV) ## Set up .venv and build the service; then .venv/bin/labeler works
 
 .PHONY: run
 run: build ## Start the service, send it labels, show a table of latencies, keep serving
-	@$(BIN)/python tools/run.py
+	@$(BIN)/labeler demo --serve
 
 .PHONY: test
 test: test-rust test-python ## Run all tests but the slow ones, Rust and Python
@@ -60,8 +60,9 @@ check: dev ## Check format, lints, types, borders, licences, the stub; print our
 	$(BIN)/python -m tests.support.tidy_report
 
 .PHONY: fmt
-fmt: dev ## Format Rust and Python, sort imports
+fmt: dev ## Format Rust and Python, sort imports, wrap long comments
 	cargo fmt --all
+	@$(BIN)/python tools/wrap.py $$(git ls-files '*.rs' '*.proto')
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 

@@ -75,10 +75,10 @@ def test_a_stream_is_told_to_reconnect_at_sigterm(start_service: StartService, s
         values = readings(random.Random(seed))
         with client.stream() as stream:
             stream.send("robot-1", 1, values)
-            assert next(iter(stream)).sequence == 1
+            assert stream.receive().sequence == 1
             service.terminate()
             with pytest.raises(labeler.UnavailableError):
-                list(stream)
+                stream.receive()
     assert service.wait() == 0
 
 

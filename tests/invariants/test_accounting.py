@@ -82,6 +82,15 @@ def test_requests_balance_after_a_load_that_was_cut_off(
     assert scrape.records().missing == 0, scrape.records()
 
 
+def test_records_balance_after_kill_9(start_service: StartService, seed: int) -> None:
+    first = start_service()
+    with Fleet(first.address, robots(8), seed) as fleet:
+        eventually(lambda: fleet.acknowledged() >= 400, timeout_s=30)
+        first.kill()
+    balance = at_rest(start_service()).records()
+    assert balance.missing == 0, balance
+
+
 def test_no_counter_falls_under_load(start_service: StartService, seed: int) -> None:
     service = start_service()
     with Fleet(service.address, robots(4), seed) as fleet:

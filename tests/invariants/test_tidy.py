@@ -8,6 +8,7 @@ import pytest
 from tests.support import rust_source
 from tests.support.repo import ROOT, project_files, read
 from tests.support.tidy import Finding, check, judge
+from tests.support.tools import load_tool
 from tests.support.unused import unused_files
 
 RULES: dict[str, Any] = tomllib.loads((ROOT / "tests/invariants/tidy.toml").read_text())
@@ -19,8 +20,11 @@ TEST = "tests/behaviour/test_x.py"
 
 def test_every_file_keeps_the_limits_or_has_an_exception_that_only_falls() -> None:
     findings: list[Finding] = []
-    for name in project_files():
-        findings += check(name, read(name), (ROOT / name).stat().st_size, RULES["limits"])
+    names = project_files()
+    tests = rust_source.test_files({name: read(name) for name in names if name.endswith(".rs")})
+    for name in names:
+        size = (ROOT / name).stat().st_size
+        findings += check(name, read(name), size, RULES["limits"], name in tests)
     problems = judge(findings, RULES["exceptions"])
     assert not problems, "\n".join(problems)
 
@@ -76,10 +80,22 @@ def test_a_check_finds_what_it_is_for(rule: str, path: str, text: str) -> None:
         ("python/labeler/cli/x.py", '"""x"""\nprint(1)'),
         (TEST, '"""x"""\nawait asyncio.sleep(0)'),
         (PYTHON, '"""x"""\ntime.sleep(1)'),
+        (TEST, '"""x"""\nassert time.monotonic() - start >= 0.3'),
     ],
 )
 def test_a_check_leaves_in_peace_what_is_allowed(path: str, text: str) -> None:
     assert check(path, text, len(text), SMALL) == []
+
+
+def test_a_file_that_only_tests_see_is_known_by_its_module() -> None:
+    sources = {
+        "rust_core/src/lib.rs": "mod used;\n#[cfg(test)]\nmod testing;",
+        "rust_core/src/used.rs": "#[cfg(test)]\nmod double;",
+        "rust_core/src/used/double.rs": "",
+        "rust_core/src/testing.rs": "",
+        "rust_core/tests/whole.rs": "",
+    }
+    assert rust_source.test_files(sources) == set(list(sources)[2:])
 
 
 def test_a_large_blob_is_found() -> None:
@@ -125,3 +141,13 @@ def test_a_file_that_nothing_reaches_is_found() -> None:
         "python/labeler/lost.py": "import labeler.a",
     }
     assert unused_files(sources, "") == ["python/labeler/lost.py", "rust_core/src/used/lost.rs"]
+
+
+def test_a_long_comment_is_wrapped_and_nothing_else_is() -> None:
+    wrap = load_tool("wrap").wrapped
+    comment = f"    // {'word ' * 30}end\n    // next"
+    wrapped = wrap(comment)
+    assert max(map(len, wrapped.splitlines())) <= 100
+    assert wrapped.replace("//", "").split() == comment.replace("//", "").split()
+    code = f'let text = "{"word " * 30}"; // after code'
+    assert wrap(code) == code

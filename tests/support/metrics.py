@@ -1,14 +1,15 @@
 """Reads a scrape of the admin port, and the accounting of invariant 11 in it.
 
-The one place in the tests that spells metric names.
+Names come from the registry, `labeler.telemetry.names`.
 """
 
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from labeler.telemetry import names
+
 OUTCOMES = ("answered", "rejected", "expired", "cancelled", "failed")
-ENDINGS = ("stored", "superseded", "dead")
 
 
 @dataclass(frozen=True)
@@ -46,21 +47,24 @@ class Metrics:
 
     def methods(self) -> set[str]:
         """The methods that requests were counted for."""
-        return {
-            s.labels["method"] for s in self.samples if s.name == "labeler_requests_received_total"
-        }
+        received = names.REQUESTS_RECEIVED.name
+        return {sample.labels["method"] for sample in self.samples if sample.name == received}
 
     def requests(self, method: str) -> Balance:
         """Requests of one method: received, and how they ended or that they are in flight."""
         parts = {
-            outcome: self.sum(f"labeler_requests_{outcome}_total", method=method)
+            outcome: self.sum(names.REQUESTS.name, method=method, outcome=outcome)
             for outcome in OUTCOMES
         }
-        parts["in_flight"] = self.sum("labeler_requests_in_flight", method=method)
-        return Balance(self.sum("labeler_requests_received_total", method=method), parts)
+        parts["in_flight"] = self.sum(names.REQUESTS_IN_FLIGHT.name, method=method)
+        return Balance(self.sum(names.REQUESTS_RECEIVED.name, method=method), parts)
 
     def records(self) -> Balance:
         """Records of the journal: journaled, and how they ended or that they are pending."""
-        parts = {end: self.sum(f"labeler_records_{end}_total") for end in ENDINGS}
-        parts["pending"] = self.sum("labeler_records_pending")
-        return Balance(self.sum("labeler_records_journaled_total"), parts)
+        parts = {
+            "stored": self.sum(names.RECORDS_STORED.name),
+            "superseded": self.sum(names.RECORDS_SUPERSEDED.name),
+            "dead": self.sum(names.RECORDS_DEAD.name),
+            "pending": self.sum(names.RECORDS_PENDING.name),
+        }
+        return Balance(self.sum(names.RECORDS_JOURNALED.name), parts)

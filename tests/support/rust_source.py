@@ -3,7 +3,7 @@
 Parsed with tree-sitter, never with patterns over braces: strings and macros would deceive those.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import tree_sitter_rust
@@ -61,13 +61,26 @@ def paths(text: str) -> set[str]:
     return found
 
 
-def modules(text: str) -> set[str]:
-    """Names of `mod name;` items, those of tests too."""
+def modules(text: str, tests: bool = True) -> set[str]:
+    """Names of `mod name;` items, those of tests too unless told otherwise."""
     return {
         _name(node)
-        for node in _walk(_parse(text), tests=True)
+        for node in _walk(_parse(text), tests)
         if node.type == "mod_item" and node.child_by_field_name("body") is None
     }
+
+
+def test_files(sources: Mapping[str, str]) -> set[str]:
+    """Files that only tests see: below tests/, or in a module with `#[cfg(test)] mod name;`."""
+    found = {name for name in sources if "/tests/" in name or "/benches/" in name}
+    for name, text in sources.items():
+        folder, _, file = name.rpartition("/")
+        if file not in ("lib.rs", "main.rs", "mod.rs"):
+            folder = name.removesuffix(".rs")
+        for module in modules(text) - modules(text, tests=False):
+            below = f"{folder}/{module}"
+            found |= {other for other in sources if other.startswith((f"{below}.rs", f"{below}/"))}
+    return found
 
 
 def _parse(text: str) -> Node:
