@@ -5,8 +5,9 @@ child each call raises `ForkedError` at once: the runtime's threads do not exist
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypedDict, final
+from typing import Any, Literal, TypedDict, final, type_check_only
 
+@type_check_only
 class Record(TypedDict):
     """One journaled label on its way to a store."""
 
@@ -24,6 +25,7 @@ class Record(TypedDict):
     captured_at_unix_us: int
     sku: str
 
+@type_check_only
 class ControlRequest(TypedDict):
     """A request that Python answers: `kind` says which of the other keys `body` holds.
 
@@ -36,11 +38,12 @@ class ControlRequest(TypedDict):
     body: dict[str, Any]
     deadline_ms: int
 
+@type_check_only
 class StageHistogram(TypedDict):
     """Latencies of one stage of one model version since the start, merged over all threads.
 
-    `counts` is sparse: (upper bound of the bucket in µs, count), ascending; each within 1 % (HdrHistogram,
-    two significant digits). `sum_us` is exact.
+    `counts` is sparse: (upper bound of the bucket in µs, count), ascending; each within 1 %
+    (HdrHistogram, two significant digits). `sum_us` is exact.
     """
 
     stage: str
@@ -50,6 +53,7 @@ class StageHistogram(TypedDict):
     sum_us: int
     counts: list[tuple[int, int]]
 
+@type_check_only
 class ModelInfo(TypedDict):
     """A model version; `state` is `available` or `ready`."""
 
@@ -67,10 +71,10 @@ def version() -> str:
     """The extension's version, equal to the package's."""
 
 def build_info() -> dict[str, str]:
-    """`version`, `profile` (`release` or `debug`) and `rustc`'s edition: what `build_info` shows."""
+    """`version`, `profile` (`release` or `debug`), `rustc`'s edition: what `build_info` shows."""
 
 def init_logging(level: str, format: Literal["json", "text"]) -> None:
-    """Sends the core's log to stderr, once a process: a bounded queue, dropped and counted when full."""
+    """Sends the core's log to stderr, once a process: a bounded queue, what is over is counted."""
 
 def log_fatal(message: str) -> None:
     """Writes one line of the log's schema straight to stderr, before an exit."""
@@ -84,7 +88,8 @@ class Engine:
         """Recovers the journal, loads and warms the models, then opens the port.
 
         `config_json`: the core's part of the checked configuration (`labeler.config.core_json`).
-        Errors: `JournalVersionError`, `InUseError`, `DiskError`, `ModelInvalidError`, `RuntimeLibraryError`.
+        Errors: `JournalVersionError`, `InUseError`, `DiskError`, `ModelInvalidError`,
+        `RuntimeLibraryError`.
         """
     def grpc_address(self) -> str:
         """`host:port` that it listens on, with the real port where 0 was configured."""
@@ -99,26 +104,31 @@ class Engine:
     ) -> Literal["serving", "draining", "drained", "stopped", "failed"]:
         """Waits until the state is not `serving`, or the time is over; returns the state."""
     def exit_code(self) -> int:
-        """What the process should exit with: 0, 74 after a failed disk, 70 after any other failure."""
+        """What the process should exit with: 0, 74 after a failed disk, 70 after others."""
     def take_records(self, rows_max: int, bytes_max: int, timeout_ms: int) -> list[Record]:
-        """The next journaled records, oldest first, each given once; empty when the time is over."""
-    def confirm(self, numbers: Sequence[int], outcome: Literal["stored", "superseded", "dead"]) -> None:
-        """Says that the store has made these records durable (or they will never be). Idempotent."""
+        """The next journaled records, oldest first, each once; empty when the time is over."""
+    def confirm(
+        self, numbers: Sequence[int], outcome: Literal["stored", "superseded", "dead"]
+    ) -> None:
+        """Says that the store has made these records durable (or never will). Idempotent."""
     def take_control(self, rows_max: int, timeout_ms: int) -> list[ControlRequest]:
         """Control requests whose callers still wait; empty when the time is over."""
     def answer_control(self, answers: Sequence[tuple[int, dict[str, Any]]]) -> None:
-        """Answers by id. A body is the reply's fields as a dict (labels as dicts of `StoredLabel`'s fields,
-        `{"label": …}`, `{"labels": […], "next_page_token": …}`, `{"models": [ModelInfo…]}`), or
-        `{"error": kind, "message": …}` with kind one of not_found, invalid, model_invalid, unavailable, internal.
+        """Answers by id.
+
+        A body is the reply's fields as a dict (labels as dicts of `StoredLabel`'s fields):
+        `{"label": …}`, `{"labels": […], "next_page_token": …}` or `{"models": [ModelInfo…]}`; or
+        `{"error": kind, "message": …}` with kind one of not_found, invalid, model_invalid,
+        unavailable, internal.
         """
     def load_model(self, name: str, version: str, standby: bool) -> ModelInfo:
-        """Checks, loads and warms a version beside the others, then switches to it. Waits; GIL released."""
+        """Checks, loads and warms a version beside the others, then switches to it. Waits."""
     def unload_model(self, name: str, version: str) -> list[ModelInfo]:
         """Stops a version (empty: all of the model's) and waits until it is gone."""
     def list_models(self) -> list[ModelInfo]:
         """Loaded versions and those available in the repository."""
     def stages(self) -> list[StageHistogram]:
-        """Stage latencies since the start. Cost: one merge; takes no lock that a label waits for long."""
+        """Stage latencies since the start. Cost: one merge; no lock that a label waits for long."""
     def snapshot(self) -> dict[str, Any]:
         """Counters and gauges in one consistent reading; keys as in `labeler.telemetry.names`."""
     def drain(self) -> None:
@@ -127,10 +137,16 @@ class Engine:
         """Ends all threads, closes the journal. Waits; idempotent."""
 
 def journal_verify(directory: str) -> dict[str, Any]:
-    """Reads every group: `segments`, `groups`, `records`, `damage` (list), `tail_bytes`. Touches nothing."""
+    """Reads every group, touches nothing.
+
+    Keys: `segments`, `groups`, `records`, `damage` (list), `tail_bytes`.
+    """
 
 def journal_stat(directory: str) -> dict[str, Any]:
-    """Sizes and counts: `records`, `pending`, `live_bytes`, `disk_bytes`, `first_number`, `next_number`. Touches nothing."""
+    """Sizes and counts, touches nothing.
+
+    Keys: `records`, `pending`, `live_bytes`, `disk_bytes`, `first_number`, `next_number`.
+    """
 
 def journal_dump(directory: str, from_number: int, rows_max: int) -> list[Record]:
-    """Records with their number, at least `from_number`, with a further key `pending`. Touches nothing."""
+    """Records from number `from_number` on, with a further key `pending`; touches nothing."""

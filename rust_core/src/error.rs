@@ -1,11 +1,13 @@
 //! The one error enum: variants by what the caller can do about them, each with its message's data.
 //!
-//! `transport/status.rs` turns it into a gRPC status and the bridge into a Python exception; neither
-//! has a catch-all arm, so a new variant does not compile until both sides answer.
+//! `transport/status.rs` turns it into a gRPC status and the bridge into a Python exception;
+//! neither has a catch-all arm, so a new variant does not compile until both sides answer.
 
 use std::time::Duration;
 
 use crate::stages::Stage;
+
+const EXISTS: &str = "; the label exists and is being made durable";
 
 /// Why a request, an operation or the start failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -32,7 +34,8 @@ pub enum Error {
     },
     /// No label under this key is known here.
     #[error(
-        "no label of robot {robot_id:?} with sequence {sequence} is stored or pending here; another pod may still hold it"
+        "no label of robot {robot_id:?} with sequence {sequence} is stored or pending here; \
+         another pod may still hold it"
     )]
     LabelNotFound {
         /// The robot that was asked about.
@@ -42,7 +45,8 @@ pub enum Error {
     },
     /// The key was used for another payload or model.
     #[error(
-        "sequence {sequence} of robot {robot_id:?} was used for another payload; a sequence names one request"
+        "sequence {sequence} of robot {robot_id:?} was used for another payload; \
+         a sequence names one request"
     )]
     KeyReused {
         /// The robot.
@@ -61,7 +65,7 @@ pub enum Error {
         retry_after: Duration,
     },
     /// The deadline passed in this stage; nothing was computed, unless `label_exists`.
-    #[error("the deadline passed in stage {stage}{}", if *label_exists { "; the label exists and is being made durable" } else { "" })]
+    #[error("the deadline passed in stage {stage}{}", if *label_exists { EXISTS } else { "" })]
     DeadlinePassed {
         /// Where the request was.
         stage: Stage,
@@ -115,7 +119,8 @@ pub enum Error {
     },
     /// The journal was written by a newer program (exit code 65).
     #[error(
-        "journal segment {segment} has format version {found}, this program reads up to {known}; nothing was touched"
+        "journal segment {segment} has format version {found}, this program reads up to {known}; \
+         nothing was touched"
     )]
     JournalVersion {
         /// The segment's file.

@@ -47,9 +47,7 @@ def test_all_payload_forms_give_the_same_scores_bit_for_bit(stubs: Wire, robot_i
     assert len(replies[0].scores) == 4
 
 
-def test_every_stage_is_timed_and_the_stages_fit_into_the_total(
-    stubs: Wire, robot_id: str
-) -> None:
+def test_every_stage_is_timed_and_the_stages_fit_into_the_total(stubs: Wire, robot_id: str) -> None:
     timing = stubs.labels.Label(request(robot_id, 1, floats(FAR))).timing
     stages = [
         timing.decode_us,
@@ -148,9 +146,7 @@ REFUSED = {
     "infinite": (request("r", 1, floats([*FAR[1:], float("-inf")])), "payload.floats"),
     "beyond 32 bits": (request("r", 1, doubles([1e308, *FAR[1:]])), "payload.doubles"),
     "odd bytes": (
-        request(
-            "r", 1, types_pb2.Payload(raw=types_pb2.RawValues(dtype=1, data=b"12345"))
-        ),
+        request("r", 1, types_pb2.Payload(raw=types_pb2.RawValues(dtype=1, data=b"12345"))),
         "payload.raw.data",
     ),
     "24 doubles declared as floats": (

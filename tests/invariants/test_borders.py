@@ -11,19 +11,33 @@ from tests.support import rust_source
 from tests.support.borders import Use, lines_with, module_of, uses
 from tests.support.repo import ROOT, project_files, read
 
-BELOW = {"error", "label", "limits", "stages", "config"}
+BELOW = {"error", "label", "limits", "stages", "config", "clock"}
 
 # Arrows between the core's parts; each may also use itself and what is below.
 ARROWS: dict[str, set[str]] = {
     "lib": {"engine", "transport", "path", "journal", "models", "proto", *BELOW},
-    "engine": {"transport", "path", "journal", "models", "supervisor", "proto", *BELOW},
-    "transport": {"path", "models", "proto", *BELOW},
-    "path": {"journal", "models", *BELOW},
+    # wiring, and what hangs on it: changes to what is served, and the reading of it all
+    "engine": {"transport", "path", "journal", "models", "proto", *BELOW}
+    | {"serving", "control", "account", "life", "supervise"},
+    "serving": {"path", "models", "supervise", "proto", *BELOW},
+    "snapshot": {"engine", "path", "account", *BELOW},
+    # the way of a label
+    "transport": {"path", "models", "control", "account", "row", "supervise", "proto", *BELOW},
+    "path": {"journal", "models", "row", "supervise", "proto", *BELOW},
     "journal": {"proto", *BELOW},
     "models": BELOW,
-    "supervisor": BELOW,
-    **dict.fromkeys(BELOW, BELOW),
+    # what they share, and what they hand to each other
+    "control": {"proto", *BELOW},
+    **dict.fromkeys(("row", "account", "life", "supervise"), BELOW),
+    **dict.fromkeys(BELOW - {"config"}, BELOW),
+    "config": {"journal", *BELOW},  # the journal's part of the settings is the journal's struct
 }
+
+# A version of a model holds its queue, so that a batch holds one version.
+STAGES_THAT_MAY_MEET = {("served", "batch")}
+
+# Types of the path that its entry hands out: the version that answered is named in the reply.
+PART_OF_THE_ENTRY = {"served"}
 
 # Crates that only some parts may know.
 GRPC = ("tonic", "tonic_health", "tonic_reflection", "tonic_types", "hyper", "hyper_util", "http")
@@ -33,11 +47,9 @@ KNOWN_BY: dict[str, frozenset[str]] = {
     "pyo3": frozenset(),
 }
 
-# Threads are started by the engine's supervisor, so that the end of one is noticed.
+# Threads are started by the supervisor, so that the end of one is noticed.
 STARTS_THREADS = {
-    "engine.rs",
-    "supervisor.rs",
-    "engine/supervisor.rs",
+    "supervise.rs",
     "models/runtime.rs",  # loads ONNX Runtime within a time limit, before there is an engine
 }
 
@@ -81,6 +93,7 @@ def stages_that_meet(found: list[Use], stages: set[str]) -> list[str]:
         if use.user[:1] == ("path",) and len(use.user) > 1
         if use.path[:2] == ("crate", "path") and len(use.path) > 2
         if use.path[2] in stages - {use.user[1]}
+        if (use.user[1], use.path[2]) not in STAGES_THAT_MAY_MEET
     ]
 
 
@@ -90,7 +103,8 @@ def entries_passed_by(found: list[Use], stages: set[str]) -> list[str]:
         f"{use.file} uses {'::'.join(use.path)}: the path's entry is crate::path"
         for use in found
         if use.user[:1] == ("transport",)
-        if use.path[:2] == ("crate", "path") and len(use.path) > 2 and use.path[2] in stages
+        if use.path[:2] == ("crate", "path") and len(use.path) > 2
+        if use.path[2] in stages - PART_OF_THE_ENTRY
     ]
 
 
@@ -121,6 +135,16 @@ def test_stages_meet_only_in_the_engine() -> None:
 def test_transport_enters_the_path_by_its_entry() -> None:
     wrong = entries_passed_by(all_uses(), modules_below("path"))
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_path_and_the_journal_know_the_record_and_nothing_else_of_the_protos() -> None:
+    wrong = [
+        use
+        for use in all_uses()
+        if use.user[:1] in (("path",), ("journal",)) and use.path[:2] == ("crate", "proto")
+        if use.path[2:3] != ("journal",)
+    ]
+    assert not wrong
 
 
 def test_only_the_supervisor_starts_threads() -> None:

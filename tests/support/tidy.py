@@ -119,7 +119,8 @@ def _rust(path: str, text: str, function_lines: int, is_test: bool) -> Iterator[
         if function.lines > function_lines:
             where = f"{function.name} at line {function.line}, at most {function_lines}"
             yield Finding("function_lines", path, function.lines, where)
-    if not is_test and not path.endswith("build.rs") and "/src/main.rs" not in path:
+    programs = ("build.rs", "/src/main.rs")
+    if not is_test and not path.endswith(programs) and "/src/bin/" not in path:
         for number, line in rust_source.code_lines(text):
             if _PRINT.search(line):
                 yield Finding("debug_print", path, 1, f"line {number}")

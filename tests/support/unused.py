@@ -40,7 +40,9 @@ def _unused_python(sources: Mapping[str, str], mentions: str) -> Iterable[str]:
         if stem in _ENTRIES or stem.startswith("test_"):
             continue
         dotted = _dotted(name)
-        if dotted not in used and dotted not in mentions and name not in mentions:
+        file = name.rpartition("/")[2]  # run as a program of its own
+        named = {dotted, file} & used
+        if not named and dotted not in mentions and name not in mentions:
             yield name
 
 

@@ -81,8 +81,8 @@ class LabelServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def LabelStream(self, request_iterator, context):
-        """One stream per robot. Replies carry `sequence` and may overtake each other; each message has its
-        own deadline (`timeout_us`), the stream as a whole has none.
+        """One stream per robot. Replies carry `sequence` and may overtake each other; each message has
+        its own deadline (`timeout_us`), the stream as a whole has none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
