@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from labeler.cli import app
+from labeler.cli.app import app
 from labeler.cli.label import parse_values
 from labeler.cli.tables import bytes_text, duration
 from labeler.config import all_settings

@@ -1,63 +1,22 @@
 """The command line: one file a command, each thin: read arguments, call, print.
 
-`main` is the only place that turns errors into exit codes: one line that says what to do, never a
-traceback.
+`main` is what the script `labeler` calls. Its commands need the extra `serve`; a robot's client is
+installed without it, and is told so in one line.
 """
 
-from __future__ import annotations
-
-import os
 import sys
 from typing import NoReturn
 
-import typer
-
-from labeler.cli import config, demo, journal, label, models, serve, status, version
-from labeler.errors import ConfigError, LabelerError
-
-__all__ = ["app", "main"]
-
-app = typer.Typer(
-    name="labeler",
-    help="Labels for robots: serves a model, keeps every label, shows what it does.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-for module in (serve, label, status, demo, version):
-    module.register(app)
-for group in (journal, models, config):
-    group.register(app)
+__all__ = ["main"]
 
 
 def main() -> NoReturn:
-    """Runs the command of `sys.argv` and exits with its code."""
-    code: int | str | None = 1
+    """Runs the command of `sys.argv` and exits with its code; 1 where the extra is missing."""
     try:
-        app()
-        code = 0
-    except SystemExit as ending:
-        code = ending.code
-    except LabelerError as error:
-        # A configuration error is a table of its own, with its own headline.
-        prefix = "" if isinstance(error, ConfigError) else "labeler: "
-        print(f"{prefix}{error.message}", file=sys.stderr)
-        code = error.exit_code
-    except BrokenPipeError:
-        # Whoever read our output has left: nothing to say, and nothing to flush at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        code = 130
-    except Exception as error:
-        print(f"labeler: internal error: {_told(error)}; please report it", file=sys.stderr)
-    sys.exit(code)
-
-
-def _told(error: BaseException) -> str:
-    """The error with the line that raised it: enough for a report, without a traceback."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
-    return f"{type(error).__name__}: {error}{where}"
+        from labeler.cli.app import run
+    except ModuleNotFoundError as missing:
+        if (missing.name or "labeler").partition(".")[0] == "labeler":
+            raise
+        hint = "the command line needs more than the client: pip install 'labeler[serve]'"
+        sys.exit(f"labeler: {missing.name} is not installed; {hint}")
+    run()
