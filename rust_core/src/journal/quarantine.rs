@@ -1,0 +1,73 @@
+//! Keeps bytes that are damaged or cut, so that someone can look at them later.
+//!
+//! Bounded: what does not fit any more is still reported, but not kept. A failure to keep never
+//! stops a start.
+
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+
+use super::files::{Files, Mode, read_full, write_all};
+use super::recovery::used_to;
+use super::segment::{Segment, segment_name, zero_range};
+
+/// All files in `quarantine/` together.
+const QUARANTINE_BYTES_MAX: u64 = 64 << 20;
+const QUARANTINE: &str = "quarantine";
+
+/// Copies a range of a segment; returns the file's name, or `None` if it could not be kept.
+pub(super) fn keep(
+    directory: &Path,
+    files: &dyn Files,
+    segment: &Segment,
+    range: Range<u64>,
+) -> Option<String> {
+    try_keep(directory, files, segment, range).ok().flatten()
+}
+
+fn try_keep(
+    directory: &Path,
+    files: &dyn Files,
+    segment: &Segment,
+    range: Range<u64>,
+) -> io::Result<Option<String>> {
+    let folder = directory.join(QUARANTINE);
+    files.create_directory(&folder)?;
+    let length = range.end - range.start;
+    let name = format!("{}.{}-{}", segment_name(segment.id), range.start, range.end);
+    let mut held = 0;
+    for other in files.list(&folder)? {
+        let bytes = files.open(&folder.join(&other), Mode::Read)?.length()?;
+        if other == name && bytes == length {
+            return Ok(Some(format!("{QUARANTINE}/{name}")));
+        }
+        held += bytes;
+    }
+    if held + length > QUARANTINE_BYTES_MAX {
+        return Ok(None);
+    }
+    let mut bytes = vec![0_u8; length as usize];
+    read_full(&*segment.file, &mut bytes, range.start)?;
+    let file = files.open(&folder.join(&name), Mode::Create)?;
+    write_all(&*file, &bytes, 0)?;
+    file.sync_data()?;
+    files.sync_directory(&folder)?;
+    files.sync_directory(directory)?;
+    Ok(Some(format!("{QUARANTINE}/{name}")))
+}
+
+/// Keeps and zeroes what follows a segment's end, durably; returns the file's name if any was kept.
+pub(super) fn zero_from(
+    directory: &Path,
+    files: &dyn Files,
+    segment: &Segment,
+) -> io::Result<Option<String>> {
+    let used = used_to(&*segment.file, segment.end, segment.bytes)?;
+    if used == segment.end {
+        return Ok(None);
+    }
+    let kept = keep(directory, files, segment, segment.end..used);
+    zero_range(&*segment.file, segment.end, used)?;
+    segment.file.sync_data()?;
+    Ok(kept)
+}

@@ -1,0 +1,167 @@
+//! Memory and disk stay bounded: admission, deletion, copying forward.
+
+use super::*;
+
+/// Reserves, appends and commits one record; `None` if it is refused.
+fn admit(hand: &mut Hand, body: &[u8]) -> Option<u64> {
+    let reservation = match hand.journal.reserve(body.len()) {
+        Ok(reservation) => reservation,
+        Err(Error::Overloaded { retry_after, .. }) => {
+            assert!(retry_after > Duration::ZERO);
+            return None;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let told = Arc::clone(&hand.told);
+    let done = Box::new(move |result| told.lock().unwrap().push(result));
+    hand.journal.append(vec![body.to_vec()], vec![reservation], done).unwrap();
+    hand.settle().unwrap();
+    Some(hand.told.lock().unwrap().pop().unwrap().unwrap())
+}
+
+fn disk_bytes(files: &FaultyFiles) -> u64 {
+    let lengths = files.lengths();
+    lengths.iter().filter(|(path, _)| !path.ends_with("lock")).map(|(_, bytes)| bytes).sum()
+}
+
+#[test]
+fn the_bound_refuses_and_confirmations_still_free_space() {
+    let files = FaultyFiles::new();
+    let mut hand = Hand::open(&files);
+    let mut numbers = Vec::new();
+    while let Some(number) = admit(&mut hand, &[3; 200]) {
+        numbers.push(number);
+        assert!(disk_bytes(&files) <= config().disk_bytes_max);
+    }
+    assert!(numbers.len() > 150, "the disk is used: {}", numbers.len());
+    assert!(hand.journal.stats().refused_total > 0);
+    hand.pass(Duration::from_secs(5)).unwrap();
+    let copied = hand.journal.stats().copied_total;
+    hand.pass(Duration::from_secs(5)).unwrap();
+    assert_eq!(hand.journal.stats().copied_total, copied, "a full journal is left in peace");
+    // Confirmed one by one in the worst order: no two of them share a range.
+    for half in [1, 0] {
+        for number in numbers.iter().filter(|number| *number % 2 == half) {
+            hand.journal.confirm(&[*number], Outcome::Stored);
+        }
+        hand.pass(Duration::from_millis(300)).unwrap();
+    }
+    hand.pass(Duration::from_secs(3)).unwrap();
+    assert!(admit(&mut hand, &[3; 200]).is_some());
+    assert!(disk_bytes(&files) <= config().disk_bytes_max);
+    drop(hand);
+    assert_eq!(Hand::open(&files).recovery.pending, 1);
+}
+
+#[test]
+fn memory_is_bounded_until_the_commit() {
+    let files = FaultyFiles::new();
+    let small = JournalConfig { memory_bytes_max: 2000, ..config() };
+    let mut hand = Hand::open_with(small, Arc::new(files)).unwrap();
+    hand.append(&[&[1; 800]]).unwrap();
+    hand.append(&[&[1; 800]]).unwrap();
+    assert!(matches!(hand.append(&[&[1; 800]]), Err(Error::Overloaded { .. })));
+    hand.settle().unwrap();
+    hand.append(&[&[1; 800]]).unwrap();
+}
+
+#[test]
+fn one_key_refused_for_ever_and_ten_times_the_bound_written_keeps_the_disk_bounded() {
+    let files = FaultyFiles::new();
+    let mut hand = Hand::open(&files);
+    let bound = config().disk_bytes_max;
+    let refused = hand.commit(&[b"the store never takes this"]);
+    let mut written = 0;
+    let mut most_segments = 0;
+    while written < 10 * bound {
+        let number = admit(&mut hand, &[4; 400]).expect("there is room");
+        written += 400;
+        assert!(disk_bytes(&files) <= bound);
+        assert!(!hand.taken_numbers().contains(&refused) || number == refused + 1);
+        hand.journal.confirm(&[number], Outcome::Stored);
+        hand.pass(Duration::from_millis(50)).unwrap();
+        most_segments = most_segments.max(hand.journal.stats().segments);
+    }
+    let stats = hand.journal.stats();
+    assert_eq!(stats.pending, 1);
+    assert!(stats.copied_total > 10 && stats.copied_total < 200, "{}", stats.copied_total);
+    assert!(stats.live_bytes < 500);
+    hand.pass(Duration::from_millis(300)).unwrap();
+    drop(hand);
+    files.power_cut(9);
+    let hand = Hand::open(&files);
+    assert_eq!(hand.take(), [(refused, b"the store never takes this".to_vec())]);
+}
+
+#[test]
+fn stragglers_above_the_share_are_carried_when_the_bound_is_near() {
+    let files = FaultyFiles::new();
+    let never = JournalConfig { copy_forward_live_pct: 0, ..config() };
+    let mut hand = Hand::open_with(never, Arc::new(files.clone())).unwrap();
+    let mut kept = Vec::new();
+    let mut refusals = 0;
+    for round in 0..1500_u64 {
+        match admit(&mut hand, &[5; 400]) {
+            // One of thirty is never confirmed for a long time.
+            Some(number) if round % 30 == 0 && kept.len() < 40 => kept.push(number),
+            Some(number) => hand.journal.confirm(&[number], Outcome::Stored),
+            None => refusals += 1,
+        }
+        hand.pass(Duration::from_millis(20)).unwrap();
+        assert!(disk_bytes(&files) <= config().disk_bytes_max);
+    }
+    assert!(refusals < 300, "{refusals}");
+    assert!(hand.journal.stats().copied_total >= 40);
+    hand.pass(Duration::from_millis(300)).unwrap();
+    drop(hand);
+    assert_eq!(Hand::open(&files).taken_numbers(), kept);
+}
+
+#[test]
+fn a_taken_record_that_is_copied_is_not_handed_out_again_in_this_life_but_in_the_next() {
+    let files = FaultyFiles::new();
+    let mut hand = Hand::open(&files);
+    let first = hand.commit(&[b"straggler"]);
+    assert_eq!(hand.taken_numbers(), [first]);
+    while hand.journal.stats().copied_total == 0 {
+        let number = admit(&mut hand, &[6; 400]).unwrap();
+        hand.journal.confirm(&[number], Outcome::Stored);
+        hand.pass(Duration::from_millis(100)).unwrap();
+        assert!(hand.take().iter().all(|(number, _)| *number != first));
+    }
+    drop(hand);
+    let mut hand = Hand::open(&files);
+    assert_eq!(hand.taken_numbers(), [first]);
+    hand.confirm(&[first], Outcome::Stored);
+    drop(hand);
+    assert!(Hand::open(&files).take().is_empty());
+}
+
+#[test]
+fn a_backlog_is_handed_out_by_number_though_copies_stand_later_in_the_log() {
+    let files = FaultyFiles::new();
+    let mut hand = Hand::open(&files);
+    let mut kept = Vec::new();
+    for round in 0..400_u64 {
+        let Some(number) = admit(&mut hand, &[7; 300]) else { panic!("round {round}") };
+        if round % 16 == 3 {
+            kept.push((number, vec![7; 300]));
+        } else {
+            hand.journal.confirm(&[number], Outcome::Stored);
+        }
+        hand.pass(Duration::from_millis(50)).unwrap();
+    }
+    assert!(hand.journal.stats().copied_total > 10);
+    hand.pass(Duration::from_millis(300)).unwrap();
+    drop(hand);
+    let hand = Hand::open(&files);
+    let mut taken = Vec::new();
+    loop {
+        let rows = hand.journal.take(3, 800, Duration::ZERO).unwrap();
+        if rows.is_empty() {
+            break;
+        }
+        taken.extend(rows);
+    }
+    assert!(taken == kept, "other records or another order");
+}
