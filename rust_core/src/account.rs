@@ -1,6 +1,8 @@
-//! The accounting: received = answered + rejected + expired + cancelled + failed + in_flight, per method.
+//! The accounting: received = answered + rejected + expired + cancelled + failed + in_flight, per
+//! method.
 //!
-//! One lock a method, held for a few additions, so that every snapshot balances, not only one at rest.
+//! One lock a method, held for a few additions, so that every snapshot balances, not only one at
+//! rest.
 
 use std::sync::Arc;
 

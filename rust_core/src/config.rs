@@ -44,7 +44,8 @@ pub struct TransportConfig {
     pub streams_per_connection_max: u32,
     /// Flow-control window of one stream.
     pub stream_window_bytes: u32,
-    /// Flow-control window of a connection; well above a stream's, so that a slow one cannot fill it.
+    /// Flow-control window of a connection; well above a stream's, so that a slow one cannot fill
+    /// it.
     pub connection_window_bytes: u32,
     /// The largest header list.
     pub header_bytes_max: u32,

@@ -1,7 +1,7 @@
 //! Control requests: what the control side answers (read-back, model operations).
 //!
-//! A bounded queue of its own, with deadline and cancellation. It shares no permit, lock or thread with
-//! the label path: when nobody answers, requests end with DEADLINE_EXCEEDED and labels go on.
+//! A bounded queue of its own, with deadline and cancellation. It shares no permit, lock or thread
+//! with the label path: when nobody answers, requests end with DEADLINE_EXCEEDED and labels go on.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -96,8 +96,8 @@ impl Control {
         }
     }
 
-    /// For the control side: requests whose callers still wait, at most `rows_max`; empty when the time
-    /// is over, `Stopped` after `close`. Blocks the calling thread.
+    /// For the control side: requests whose callers still wait, at most `rows_max`; empty when the
+    /// time is over, `Stopped` after `close`. Blocks the calling thread.
     pub fn take(&self, rows_max: usize, timeout: Duration) -> Result<Vec<Asked>> {
         let until = Instant::now() + timeout;
         let mut state = self.state.lock();

@@ -1,7 +1,7 @@
 //! The only wiring: config ▸ journal ▸ path ▸ models ▸ transport; start, drain, stop.
 //!
-//! The order is the argument: recovery ends before a port opens, models are warm before ready, and what
-//! stops last is what acknowledged labels rest on.
+//! The order is the argument: recovery ends before a port opens, models are warm before ready, and
+//! what stops last is what acknowledged labels rest on.
 
 use std::{
     fs,
@@ -164,9 +164,9 @@ impl Engine {
         }
     }
 
-    /// What SIGTERM does: NOT_SERVING, lame-duck time, streams told, accepted work finished. Returns at
-    /// once; the state turns `Drained` when it is done or half of the budget is gone, since the writer
-    /// needs the rest.
+    /// What SIGTERM does: NOT_SERVING, lame-duck time, streams told, accepted work finished.
+    /// Returns at once; the state turns `Drained` when it is done or half of the budget is gone,
+    /// since the writer needs the rest.
     pub fn drain(self: &Arc<Self>) {
         if !self.life.advance(State::Draining) {
             return;

@@ -1,8 +1,8 @@
 //! `labeler-core`: the label path, from request bytes to reply bytes.
 //!
-//! transport ▸ admit ▸ cache ▸ batch ▸ infer ▸ journal ▸ reply, each stage with its own time. Nothing
-//! here knows Python, a store, environment variables or files of settings. `engine` is the wiring and
-//! the place to begin to read.
+//! transport ▸ admit ▸ cache ▸ batch ▸ infer ▸ journal ▸ reply, each stage with its own time.
+//! Nothing here knows Python, a store, environment variables or files of settings. `engine` is the
+//! wiring and the place to begin to read.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! One row on the path: who asked, what was made of it, how far it is, and who waits for it.
 //!
-//! Several callers may wait for one row (a retry joins the first try). Progress only moves forward, by
-//! compare-and-swap, so a row is taken by exactly one of batch, cancel and expiry. Never blocks.
+//! Several callers may wait for one row (a retry joins the first try). Progress only moves forward,
+//! by compare-and-swap, so a row is taken by exactly one of batch, cancel and expiry. Never blocks.
 
 use std::sync::{
     OnceLock,
@@ -202,7 +202,8 @@ impl Row {
         self.notify.notify_waiters();
     }
 
-    /// An answered row whose record could not be made durable: callers that wait for more get `error`.
+    /// An answered row whose record could not be made durable: callers that wait for more get
+    /// `error`.
     pub fn undurable(&self, error: Error) {
         let _ = self.failure.set(error);
         self.notify.notify_waiters();

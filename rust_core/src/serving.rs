@@ -1,7 +1,8 @@
 //! Changes to what is served: load, replace, unload, each true when its call returns.
 //!
-//! A version loads on the thread that will serve it, beside the others; the switch is atomic; its session
-//! is dropped on that same thread, after its last batch. Operations run one after the other.
+//! A version loads on the thread that will serve it, beside the others; the switch is atomic; its
+//! session is dropped on that same thread, after its last batch. Operations run one after the
+//! other.
 
 use std::{collections::HashMap, sync::Arc, sync::mpsc, thread::JoinHandle};
 
@@ -50,8 +51,8 @@ impl Serving {
         Self { parts, threads: Mutex::default() }
     }
 
-    /// Loads a version (empty: the newest), warms it, then serves it. A version that is loaded already
-    /// is made the serving one.
+    /// Loads a version (empty: the newest), warms it, then serves it. A version that is loaded
+    /// already is made the serving one.
     pub fn load(&self, name: &str, version: &str, standby: bool) -> Result<ModelVersion> {
         let mut threads = self.threads.lock();
         let served = &self.parts.served;

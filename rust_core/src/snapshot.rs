@@ -1,8 +1,8 @@
 //! What the control side reads once a second: counters, gauges, histograms. Keys are those of
 //! `labeler.telemetry.names`.
 //!
-//! Each part is read under its own short lock, so each balances in itself; nothing here is on a label's
-//! way.
+//! Each part is read under its own short lock, so each balances in itself; nothing here is on a
+//! label's way.
 
 use std::{sync::Arc, sync::atomic::Ordering};
 

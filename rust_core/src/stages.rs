@@ -1,7 +1,7 @@
 //! The stages of the label path, and their latencies: HDR histograms per stage × model version.
 //!
-//! A thread records into a shard of its own, so no lock is contended on the path; shards are merged when
-//! somebody reads. A skipped stage is not observed.
+//! A thread records into a shard of its own, so no lock is contended on the path; shards are merged
+//! when somebody reads. A skipped stage is not observed.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};

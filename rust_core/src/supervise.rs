@@ -1,7 +1,7 @@
 //! The supervisor: the one place that starts threads, and that notices when one ends.
 //!
-//! A long-lived thread that panics or returns an error is never silent: its end goes to `on_end`, which
-//! the engine turns into NOT_SERVING and an exit (TRAPS 13).
+//! A long-lived thread that panics or returns an error is never silent: its end goes to `on_end`,
+//! which the engine turns into NOT_SERVING and an exit (TRAPS 13).
 
 use std::{
     any::Any,

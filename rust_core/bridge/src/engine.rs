@@ -1,5 +1,5 @@
-//! `Engine` as Python sees it. Every call first checks that this is the process that started it; every
-//! call that waits releases the GIL.
+//! `Engine` as Python sees it. Every call first checks that this is the process that started it;
+//! every call that waits releases the GIL.
 
 use std::{process, sync::Arc, time::Duration};
 

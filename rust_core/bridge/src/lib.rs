@@ -1,5 +1,5 @@
-//! `labeler._core`: the one place that knows Python. It converts, releases the GIL and calls the core;
-//! it decides nothing. Each crossing carries a group, never one label.
+//! `labeler._core`: the one place that knows Python. It converts, releases the GIL and calls the
+//! core; it decides nothing. Each crossing carries a group, never one label.
 
 mod control;
 mod convert;

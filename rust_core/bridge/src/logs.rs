@@ -1,4 +1,5 @@
-//! The core's log: straight to stderr, through a bounded queue that drops and counts when it is full.
+//! The core's log: straight to stderr, through a bounded queue that drops and counts when it is
+//! full.
 //!
 //! No line crosses to Python, so a busy interpreter cannot stall the path (TRAPS 12).
 

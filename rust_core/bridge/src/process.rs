@@ -1,7 +1,7 @@
 //! What is once a process: signals, the watchdog of the drain, the end after a failure.
 //!
-//! Handled here and not in Python, so that a busy interpreter cannot delay them. Each exit leaves what
-//! was acknowledged as JOURNALED in the journal, so that leaving at once loses nothing.
+//! Handled here and not in Python, so that a busy interpreter cannot delay them. Each exit leaves
+//! what was acknowledged as JOURNALED in the journal, so that leaving at once loses nothing.
 
 use std::{sync::Arc, time::Duration};
 

@@ -76,7 +76,8 @@ impl Session {
     /// Scores of `rows` rows: `values` is `rows × width`, `scores` becomes `rows × labels`.
     ///
     /// A row's scores are the same bit for bit whatever runs beside it. `scores` is cleared first
-    /// and is empty after an error. Errors: `Internal` for a wrong number of values or a failed run.
+    /// and is empty after an error. Errors: `Internal` for a wrong number of values or a failed
+    /// run.
     pub fn run(&mut self, values: &[f32], rows: usize, scores: &mut Vec<f32>) -> Result<()> {
         self.graph
             .run(values, rows, scores)

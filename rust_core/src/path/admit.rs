@@ -1,7 +1,7 @@
 //! Admission: the first stage that may say no, and the cheapest place to say it.
 //!
-//! Never waits and reads no clock: `now_us` is passed in. Refuses in this order: the service's state,
-//! the deadline, the journal's room. What it takes, a permit gives back on every way out.
+//! Never waits and reads no clock: `now_us` is passed in. Refuses in this order: the service's
+//! state, the deadline, the journal's room. What it takes, a permit gives back on every way out.
 
 use std::sync::{
     Arc,
@@ -47,14 +47,14 @@ impl Admit {
         Ok(())
     }
 
-    /// Room in the journal for a record with `strings_bytes` of text and `scores` numbers, so that a
-    /// label once made can always be journaled.
+    /// Room in the journal for a record with `strings_bytes` of text and `scores` numbers, so that
+    /// a label once made can always be journaled.
     pub fn reserve(&self, strings_bytes: usize, scores: usize) -> Result<Reservation> {
         self.journal.reserve(RECORD_OVERHEAD_BYTES + strings_bytes + 4 * scores)
     }
 
-    /// The level that a caller may wait for. Waiters for the store are bounded: one too many waits for
-    /// the journal only, or is refused where it made the level a condition.
+    /// The level that a caller may wait for. Waiters for the store are bounded: one too many waits
+    /// for the journal only, or is refused where it made the level a condition.
     pub fn level(
         &self,
         asked: Durability,

@@ -1,9 +1,9 @@
-//! Batching: which waiting rows run next. Work-conserving: what queued during the last run is the next
-//! batch, up to the bound; it never waits on purpose unless `delay_us_max` says so.
+//! Batching: which waiting rows run next. Work-conserving: what queued during the last run is the
+//! next batch, up to the bound; it never waits on purpose unless `delay_us_max` says so.
 //!
-//! Robots first, from a queue of their own; earliest deadline first among rows that can still finish;
-//! cancelled rows have left, expired ones leave here uncomputed. `Waiting` is a pure function of its
-//! entries and the time; `Queue` adds the lock and the wake-up.
+//! Robots first, from a queue of their own; earliest deadline first among rows that can still
+//! finish; cancelled rows have left, expired ones leave here uncomputed. `Waiting` is a pure
+//! function of its entries and the time; `Queue` adds the lock and the wake-up.
 
 use std::{
     collections::BTreeMap,
@@ -57,8 +57,8 @@ pub struct RunCost {
 }
 
 impl RunCost {
-    /// Takes a measured run in. A stall of the machine (far above the average) counts as a little more
-    /// than the average, so that one does not make every waiting row look hopeless.
+    /// Takes a measured run in. A stall of the machine (far above the average) counts as a little
+    /// more than the average, so that one does not make every waiting row look hopeless.
     pub fn observe(&mut self, rows: usize, us: u64) {
         let capped = |old: f64, new: f64| if old > 0.0 { new.min(old * 4.0) } else { new };
         let run = capped(self.run_us, us as f64);
@@ -190,8 +190,8 @@ impl Queue {
 
     /// Puts a row in line; returns its place, by which a cancelled row leaves.
     ///
-    /// Errors: `Overloaded` with the time the queue needs to empty; `Stopped` after `close`, when the
-    /// entry is given back so that the caller can take it to the version that serves now.
+    /// Errors: `Overloaded` with the time the queue needs to empty; `Stopped` after `close`, when
+    /// the entry is given back so that the caller can take it to the version that serves now.
     pub fn push(&self, entry: Entry) -> std::result::Result<Place, (Error, Entry)> {
         let (priority, deadline_us) = (entry.row.asked.priority, entry.row.asked.deadline_us);
         let mut waiting = self.waiting.lock();

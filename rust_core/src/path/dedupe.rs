@@ -1,7 +1,7 @@
 //! The dedupe window: the part of the cache stage that keeps a retry from being a second label.
 //!
-//! Bounded in rows and in time. The same key and digest gets the first row again, in flight or done; the
-//! same key with another digest is a conflict. Never computes, never waits.
+//! Bounded in rows and in time. The same key and digest gets the first row again, in flight or
+//! done; the same key with another digest is a conflict. Never computes, never waits.
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -1,7 +1,7 @@
 //! Inference: one thread a model version, which owns the session from load to drop.
 //!
-//! Forms a batch, runs it, hands the answered rows on. Never waits for a caller, a disk or a store; a
-//! panic fails the rows of its batch and nothing else.
+//! Forms a batch, runs it, hands the answered rows on. Never waits for a caller, a disk or a store;
+//! a panic fails the rows of its batch and nothing else.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -20,8 +20,8 @@ use crate::{
 
 use super::{Batches, Entry, Formed};
 
-/// Serves `batches` with `session` until they are closed and empty. `answered` gets each batch's rows
-/// with their answers; it makes them durable and tells the callers.
+/// Serves `batches` with `session` until they are closed and empty. `answered` gets each batch's
+/// rows with their answers; it makes them durable and tells the callers.
 pub fn serve(
     mut session: Session,
     batches: &impl Batches,

@@ -1,7 +1,8 @@
 //! The journal stage: answered rows become records, and their callers learn when these are durable.
 //!
 //! Called on the inference thread, where it only encodes and appends; told of durability on the
-//! committer's. Never waits for the disk. A label once inferred is journaled even if its caller has left.
+//! committer's. Never waits for the disk. A label once inferred is journaled even if its caller has
+//! left.
 
 use std::sync::{Arc, atomic::Ordering};
 

@@ -1,8 +1,8 @@
-//! The label path's entry: takes a checked request through admit ▸ cache ▸ batch ▸ infer ▸ journal, and
-//! waits for the level of durability that the caller asked for.
+//! The label path's entry: takes a checked request through admit ▸ cache ▸ batch ▸ infer ▸ journal,
+//! and waits for the level of durability that the caller asked for.
 //!
-//! The stages don't know each other; they meet here. Nothing here touches the wire, the wall clock or a
-//! store, and nothing blocks the calling thread.
+//! The stages don't know each other; they meet here. Nothing here touches the wire, the wall clock
+//! or a store, and nothing blocks the calling thread.
 
 pub mod admit;
 pub mod batch;
@@ -44,7 +44,8 @@ pub struct Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // Nothing happens to an answered row; for any other this is the end, whatever the reason was.
+        // Nothing happens to an answered row; for any other this is the end, whatever the reason
+        // was.
         if self.row.progress() < Progress::Buffered {
             let reason = "the row was dropped".to_owned();
             self.row.fail(Error::Internal { part: "inference", reason });
@@ -121,12 +122,13 @@ pub struct Path {
     pub clock: Clock,
 }
 
-/// Tries at a key whose row, shared with another caller, ended by that caller's deadline or absence.
+/// Tries at a key whose row, shared with another caller, ended by that caller's deadline or
+/// absence.
 const JOINS_MAX: usize = 3;
 
 impl Path {
-    /// Answers one request. Dropping the future withdraws it: a row that nobody else waits for and that
-    /// no batch has taken is not computed.
+    /// Answers one request. Dropping the future withdraws it: a row that nobody else waits for and
+    /// that no batch has taken is not computed.
     pub async fn label(&self, request: Request, arrival: Arrival) -> Result<Reply> {
         let mut timing = Timing::default();
         timing.set(Stage::Decode, arrival.arrived_us, arrival.decoded_us);
@@ -228,8 +230,8 @@ impl Path {
     }
 }
 
-/// Stamps the stages after the cache. A caller that joined a row at `joined_us` was not in its queue:
-/// its wait counts as the cache's.
+/// Stamps the stages after the cache. A caller that joined a row at `joined_us` was not in its
+/// queue: its wait counts as the cache's.
 fn stamp(row: &Row, joined_us: Option<u64>, resumed_us: u64, timing: &mut Timing) {
     if let Some(joined_us) = joined_us {
         return timing.set(Stage::Cache, joined_us, resumed_us);
@@ -259,8 +261,8 @@ fn key_reused(request: &Request) -> Error {
     Error::KeyReused { robot_id, sequence: request.key.sequence }
 }
 
-/// XXH3-128 of the model's name and the values as little-endian float64, so that a retry may come in
-/// another width and still be the same request.
+/// XXH3-128 of the model's name and the values as little-endian float64, so that a retry may come
+/// in another width and still be the same request.
 fn digest(model: &str, values: &Values) -> u128 {
     let mut hash = Xxh3::new();
     hash.update(model.as_bytes());

@@ -1,7 +1,9 @@
-//! The wait for an answer: until the level that the caller asked for, or until its deadline less a margin.
+//! The wait for an answer: until the level that the caller asked for, or until its deadline less a
+//! margin.
 //!
-//! A caller that leaves drops its `Waiter`; the last one takes a row that nobody has begun to compute
-//! out of its queue. A label that exists is never an error, unless its level was made a condition.
+//! A caller that leaves drops its `Waiter`; the last one takes a row that nobody has begun to
+//! compute out of its queue. A label that exists is never an error, unless its level was made a
+//! condition.
 
 use std::{future::Future, sync::Arc, time::Instant};
 
@@ -34,8 +36,8 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// A caller already counted in the row. `withdraw` runs if this is the last caller to leave and no
-    /// batch has the row.
+    /// A caller already counted in the row. `withdraw` runs if this is the last caller to leave and
+    /// no batch has the row.
     pub fn new(row: Arc<Row>, withdraw: Option<Box<Withdraw>>) -> Self {
         Self { row, withdraw }
     }

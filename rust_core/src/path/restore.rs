@@ -1,5 +1,5 @@
-//! The dedupe window after a restart: rebuilt from the journal, so that a retry of a label acknowledged
-//! before the crash gets the first reply again.
+//! The dedupe window after a restart: rebuilt from the journal, so that a retry of a label
+//! acknowledged before the crash gets the first reply again.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -13,9 +13,9 @@ use crate::{
     row::{Asked, Row},
 };
 
-/// Calls `restored` with the newest `rows_max` rows of the journal, oldest first: those that are pending,
-/// and those labeled since `since_unix_us`. Rows come with their numbers; pending ones are `Journaled`,
-/// the others `Stored`. Returns the number of records that could not be read as such.
+/// Calls `restored` with the newest `rows_max` rows of the journal, oldest first: those that are
+/// pending, and those labeled since `since_unix_us`. Rows come with their numbers; pending ones are
+/// `Journaled`, the others `Stored`. Returns the number of records that could not be read as such.
 pub fn rows(
     journal: &Journal,
     next_number: u64,

@@ -1,7 +1,7 @@
 //! What is served: loaded versions by name, and which of them answers requests that name none.
 //!
-//! A request holds its version from here to its reply; a batch holds one version, since each version has
-//! its own queue and thread. The table is replaced whole, so that a switch is atomic.
+//! A request holds its version from here to its reply; a batch holds one version, since each
+//! version has its own queue and thread. The table is replaced whole, so that a switch is atomic.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -31,8 +31,8 @@ pub struct Version {
 }
 
 impl Version {
-    /// The payload as the model takes it, checked on what arrived, before the cast: 1e308 or a NaN must
-    /// not turn into a number that a model has an answer for.
+    /// The payload as the model takes it, checked on what arrived, before the cast: 1e308 or a NaN
+    /// must not turn into a number that a model has an answer for.
     pub fn values(&self, payload: &Payload) -> Result<Vec<f32>> {
         let field = payload.field;
         match &payload.values {
@@ -122,7 +122,8 @@ impl Served {
         });
     }
 
-    /// Takes a version out (empty: all of the model's). If it was serving, the newest that is left does.
+    /// Takes a version out (empty: all of the model's). If it was serving, the newest that is left
+    /// does.
     pub fn retire(&self, name: &str, version: &str) -> Result<Vec<Arc<Version>>> {
         let mut retired = Vec::new();
         self.change(|table| {

@@ -1,8 +1,9 @@
 //! The label service's codec: prost, with a clock on both sides.
 //!
-//! A request knows when its decoding began and ended, a reply how long its encoding took: that figure is
-//! appended as a second occurrence of `timing`, which protobuf merges into the first. A message that is
-//! no protobuf is delivered as an error, so that it is counted and answered like any bad input.
+//! A request knows when its decoding began and ended, a reply how long its encoding took: that
+//! figure is appended as a second occurrence of `timing`, which protobuf merges into the first. A
+//! message that is no protobuf is delivered as an error, so that it is counted and answered like
+//! any bad input.
 
 use std::marker::PhantomData;
 

@@ -1,8 +1,8 @@
 //! One connection: HTTP/2 with its bounds, its age, and its end.
 //!
-//! Age is jittered, so that a fleet that connected together does not reconnect together; a connection at
-//! its age is asked to go (GOAWAY, streams told) and closed after a grace. Something that does not speak
-//! HTTP/2 is answered or closed within the handshake timeout.
+//! Age is jittered, so that a fleet that connected together does not reconnect together; a
+//! connection at its age is asked to go (GOAWAY, streams told) and closed after a grace. Something
+//! that does not speak HTTP/2 is answered or closed within the handshake timeout.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,5 +1,5 @@
-//! `grpc-timeout`: the caller's deadline, read by us, since expiry must be DEADLINE_EXCEEDED and must
-//! cover the label and nothing else.
+//! `grpc-timeout`: the caller's deadline, read by us, since expiry must be DEADLINE_EXCEEDED and
+//! must cover the label and nothing else.
 //!
 //! Source: gRPC over HTTP/2, "Timeout": at most eight digits and a unit of H, M, S, m, u or n.
 
@@ -11,8 +11,8 @@ use super::wire::invalid;
 
 const EXPECTED: &str = "at most eight digits and a unit of H, M, S, m, u, n";
 
-/// The header's value in µs, rounded up; `None` where there is no header. A malformed value is refused
-/// by name, never read as no deadline; a huge one is cut to the longest.
+/// The header's value in µs, rounded up; `None` where there is no header. A malformed value is
+/// refused by name, never read as no deadline; a huge one is cut to the longest.
 pub fn timeout_us(headers: &HeaderMap) -> Result<Option<u64>> {
     let Some(value) = headers.get("grpc-timeout") else { return Ok(None) };
     let refused = || invalid("grpc-timeout", format!("{value:?}"), EXPECTED);

@@ -1,7 +1,7 @@
 //! Transport: bytes to domain types and back, over gRPC.
 //!
-//! It converts, stamps and calls; it holds no rule of the label path, and runs no model or disk work on
-//! its threads. Refusals come before the body is read where they can.
+//! It converts, stamps and calls; it holds no rule of the label path, and runs no model or disk
+//! work on its threads. Refusals come before the body is read where they can.
 
 pub mod codec;
 pub mod connection;

@@ -1,5 +1,5 @@
-//! `GetLabel` and `ListLabels`: pending records of this process first, then the store, which the control
-//! side asks.
+//! `GetLabel` and `ListLabels`: pending records of this process first, then the store, which the
+//! control side asks.
 
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
-//! Routes a call to its method: the label service by hand, with our codec and clock, the rest through
-//! tonic's `Routes` (models, health, reflection).
+//! Routes a call to its method: the label service by hand, with our codec and clock, the rest
+//! through tonic's `Routes` (models, health, reflection).
 //!
-//! The deadline is read here, before the body; a panic in a handler fails its call and nothing else.
+//! The deadline is read here, before the body; a panic in a handler fails its call and nothing
+//! else.
 
 use std::{
     convert::Infallible,

@@ -74,8 +74,8 @@ impl Server {
         self.runtime.block_on(health::set_ready(&self.health, false));
     }
 
-    /// Stops accepting, tells streams and connections to go, refuses new requests, and waits for what is
-    /// under way, at most `budget`. True if nothing is left.
+    /// Stops accepting, tells streams and connections to go, refuses new requests, and waits for
+    /// what is under way, at most `budget`. True if nothing is left.
     pub fn drain(&self, budget: Duration) -> bool {
         let _ = self.drain.send(true);
         self.shared.path.admit.close();

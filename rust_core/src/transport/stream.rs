@@ -1,9 +1,9 @@
 //! `LabelStream`: one robot, one stream, replies that may overtake each other.
 //!
-//! A task a stream reads requests, runs them side by side up to a bound, and puts replies into a bounded
-//! channel. It ends the stream, after the replies it owes, when the connection must go (age, drain) with
-//! UNAVAILABLE, and with RESOURCE_EXHAUSTED when the robot leaves its replies unread for too long.
-//! Batcher and inference threads never wait for a stream.
+//! A task a stream reads requests, runs them side by side up to a bound, and puts replies into a
+//! bounded channel. It ends the stream, after the replies it owes, when the connection must go
+//! (age, drain) with UNAVAILABLE, and with RESOURCE_EXHAUSTED when the robot leaves its replies
+//! unread for too long. Batcher and inference threads never wait for a stream.
 
 use std::{
     pin::Pin,

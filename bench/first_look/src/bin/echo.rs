@@ -1,4 +1,5 @@
-//! The floor: tonic's stock server with the same messages, which answers a constant and does nothing.
+//! The floor: tonic's stock server with the same messages, which answers a constant and does
+//! nothing.
 //!
 //! `echo ADDRESS THREADS`; prints `serving ADDRESS` when it listens.
 

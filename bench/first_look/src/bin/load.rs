@@ -1,8 +1,8 @@
 //! The sender: unary `Label` calls, open loop at a rate or closed loop at a concurrency.
 //!
-//! `load ADDRESS PID SECONDS DURABILITY rate=N|concurrency=N`. Latency counts from the *intended* send
-//! time, so a late send does not hide. Server CPU is read from the process' own accounts. Prints one
-//! JSON object.
+//! `load ADDRESS PID SECONDS DURABILITY rate=N|concurrency=N`. Latency counts from the *intended*
+//! send time, so a late send does not hide. Server CPU is read from the process' own accounts.
+//! Prints one JSON object.
 
 #![allow(clippy::print_stdout)]
 
