@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -43,6 +44,9 @@ struct Loaded {
 }
 
 static LOADED: Mutex<Option<Loaded>> = Mutex::new(None);
+/// The file that is mapped, also where its load was given up: `ort` takes the first one that maps
+/// for every later path, without a word.
+static MAPPED: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 /// Loads the shared library of ONNX Runtime for this process.
 ///
@@ -72,8 +76,16 @@ fn load_within(path: &Path, limit: Duration) -> Result<RuntimeInfo> {
         };
     }
     let (info, builder) = open_within(path, limit)?;
-    let environment = environment_of(builder)
-        .map_err(|error| refuse(path, format!("made no environment: {error}; {REMEDY}")))?;
+    // `ort` panics where a library that calls itself new enough gives no API.
+    let made = std::panic::catch_unwind(AssertUnwindSafe(|| environment_of(builder)));
+    let environment = match made {
+        Ok(Ok(environment)) => environment,
+        Ok(Err(error)) => return Err(refuse(path, format!("made no environment: {error}"))),
+        Err(_) => {
+            let api = ort::MINOR_VERSION;
+            return Err(refuse(path, format!("gives no API of version {api}; {REMEDY}")));
+        }
+    };
     *loaded = Some(Loaded { info: info.clone(), environment });
     Ok(info)
 }
@@ -116,6 +128,10 @@ fn open(path: &Path) -> Checked<(RuntimeInfo, EnvironmentBuilder)> {
     {
         return Err(too_old(version));
     }
+    let mut mapped = MAPPED.lock();
+    if let Some(first) = mapped.as_ref().filter(|first| **first != path) {
+        return Err(format!("this process has loaded {}; start another one", first.display()));
+    }
     let builder = ort::init_from(&path).map_err(|error| match error {
         ort::LoadDynamicError::BadVersion { version_str, .. } => too_old(&version_str),
         ort::LoadDynamicError::MissingApi { .. } => {
@@ -123,6 +139,7 @@ fn open(path: &Path) -> Checked<(RuntimeInfo, EnvironmentBuilder)> {
         }
         other => format!("{other}; {REMEDY}"),
     })?;
+    *mapped = Some(path.clone());
     let version = match written {
         Some((_, version)) => version,
         None => format!("1.{} or newer", ort::MINOR_VERSION),
@@ -284,67 +301,84 @@ mod tests {
         assert!(text.contains("for another processor") || text.contains(REMEDY), "{text}");
     }
 
+    /// What `load_within` says of libraries from C source, in a process of its own: mapped code
+    /// stays for ever, and one that never finishes holds up even a normal exit.
+    fn loaded_elsewhere(sources: &[&str], limit: Duration) -> Vec<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let verdict = folder.path().join("verdict");
+        let libraries = sources.iter().enumerate().map(|(index, source)| {
+            compiled(folder.path(), &format!("lib{index}.so"), source).display().to_string()
+        });
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "--ignored", "models::runtime::tests::loads_in_this_process"])
+            .env("LABELER_TEST_LIBRARIES", libraries.collect::<Vec<_>>().join(":"))
+            .env("LABELER_TEST_LIMIT_MS", limit.as_millis().to_string())
+            .env("LABELER_TEST_VERDICT", &verdict)
+            .output()
+            .unwrap();
+        let text = std::fs::read_to_string(&verdict).expect("the calls came back");
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    #[ignore = "started by loaded_elsewhere"]
+    fn loads_in_this_process() {
+        let Ok(libraries) = std::env::var("LABELER_TEST_LIBRARIES") else { return };
+        let verdict = std::env::var_os("LABELER_TEST_VERDICT").unwrap();
+        let limit: u64 = std::env::var("LABELER_TEST_LIMIT_MS").unwrap().parse().unwrap();
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            let load = |path| match load_within(Path::new(path), Duration::from_millis(limit)) {
+                Ok(info) => format!("{info:?}\n"),
+                Err(error) => format!("{error}\n"),
+            };
+            let _ = sender.send(libraries.split(':').map(load).collect::<String>());
+        });
+        if let Ok(text) = receiver.recv_timeout(Duration::from_secs(20)) {
+            std::fs::write(verdict, text).unwrap();
+        }
+        std::process::abort();
+    }
+
     #[cfg(target_os = "linux")]
     #[test]
     fn a_library_that_is_not_onnx_runtime_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = compiled(folder.path(), "libother.so", "int other(void) { return 1; }");
-        assert!(refused(&path).contains("no OrtGetApiBase"));
+        let found = loaded_elsewhere(&["int other(void) { return 1; }"], LOAD_TIME_MAX);
+        assert!(found[0].contains("no OrtGetApiBase"), "{found:?}");
     }
 
     #[cfg(target_os = "linux")]
     #[test]
     fn an_older_library_is_refused_with_both_versions() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = compiled(folder.path(), "libold.so", &runtime_of_version("1.10.2"));
-        let text = refused(&path);
-        assert!(text.contains("is version 1.10.2, expected 1.24 or newer"), "{text}");
+        let found = loaded_elsewhere(&[&runtime_of_version("1.10.2")], LOAD_TIME_MAX);
+        assert!(found[0].contains("is version 1.10.2, expected 1.24 or newer"), "{found:?}");
     }
 
     #[cfg(target_os = "linux")]
     #[test]
     fn an_older_library_that_tells_its_version_is_never_mapped() {
-        let folder = tempfile::tempdir().unwrap();
         let source = "const char mark[] = \"\\0VERS_1.9.0\";\n\
                       __attribute__((constructor)) void trap(void) { __builtin_trap(); }\n";
-        let path = compiled(folder.path(), "libtrap.so", source);
-        assert!(refused(&path).contains("is version 1.9.0, expected 1.24 or newer"));
+        let found = loaded_elsewhere(&[source], LOAD_TIME_MAX);
+        assert!(found[0].contains("is version 1.9.0, expected 1.24 or newer"), "{found:?}");
     }
 
     #[cfg(target_os = "linux")]
     #[test]
     fn a_library_that_never_finishes_loading_is_given_up() {
-        let folder = tempfile::tempdir().unwrap();
         let source = "#include <unistd.h>\n\
                       __attribute__((constructor)) static void hold(void) { for (;;) sleep(1); }\n";
-        let path = compiled(folder.path(), "libwait.so", source);
-        let verdict = folder.path().join("verdict");
-        // In a process of its own: the linker's lock is held for ever, there even by a normal exit.
-        Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "--ignored", "models::runtime::tests::gives_up_in_this_process"])
-            .env("LABELER_TEST_WAITING_LIBRARY", &path)
-            .env("LABELER_TEST_VERDICT", &verdict)
-            .output()
-            .unwrap();
-        let error = std::fs::read_to_string(&verdict).expect("the call came back");
-        assert!(error.contains("did not load within 0.3 s"), "{error}");
+        let found = loaded_elsewhere(&[source], Duration::from_millis(300));
+        assert!(found[0].contains("did not load within 0.3 s"), "{found:?}");
     }
 
+    #[cfg(target_os = "linux")]
     #[test]
-    #[ignore = "started by a_library_that_never_finishes_loading_is_given_up"]
-    fn gives_up_in_this_process() {
-        let variable = std::env::var_os;
-        let Some(path) = variable("LABELER_TEST_WAITING_LIBRARY") else { return };
-        let verdict = variable("LABELER_TEST_VERDICT").unwrap();
-        let (sender, receiver) = mpsc::channel();
-        std::thread::spawn(move || {
-            let limit = Duration::from_millis(300);
-            let _ = sender.send(load_within(Path::new(&path), limit).unwrap_err().to_string());
-        });
-        if let Ok(error) = receiver.recv_timeout(Duration::from_secs(10)) {
-            std::fs::write(verdict, error).unwrap();
-        }
-        std::process::abort();
+    fn a_library_without_its_api_is_refused_and_no_other_takes_its_place() {
+        let (new, other) = (runtime_of_version("1.99.0"), runtime_of_version("1.99.1"));
+        let found = loaded_elsewhere(&[&new, &other], LOAD_TIME_MAX);
+        assert!(found[0].contains("lib0.so: gives no API of version 24"), "{found:?}");
+        assert!(found[1].contains("this process has loaded"), "{found:?}");
     }
 
     #[test]
