@@ -286,6 +286,20 @@ mod tests {
     }
 
     #[test]
+    fn another_label_refuses_the_file_also_within_the_tolerance() {
+        if !runtime_or_skip() {
+            return;
+        }
+        let mut package = Package::of(counting(2), 2, 2);
+        package.rows[3] = vec![0.5, 0.500004];
+        package.scores[0].1[3] = vec![0.5, 0.500004];
+        package.load(8).unwrap();
+        package.scores[0].1[3] = vec![0.500004, 0.5];
+        let reason = refused(package.load(8));
+        assert!(reason.contains("golden row 3 gives label \"label-1\""), "{reason}");
+    }
+
+    #[test]
     fn one_bit_of_a_weight_altered_is_found_by_the_golden_vectors() {
         if !runtime_or_skip() {
             return;
