@@ -88,6 +88,26 @@ def test_training_again_gives_the_packaged_model_byte_by_byte(readings, model):
     assert first == model
 
 
+def test_packaging_again_gives_the_same_model_and_golden_rows(readings, tmp_path):
+    folder = wall_following.package(readings, tmp_path)
+    assert folder == tmp_path / "wall-following" / "1"
+    for name in ("model.onnx", "golden.json"):
+        assert (folder / name).read_bytes() == (PACKAGED / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_neighbouring_float32_distances_with_other_labels_are_told_apart(step):
+    near = np.float32(3.0)
+    for _ in range(step):
+        near = np.nextafter(near, np.float32(4.0))
+    rows = np.full((400, 24), 4.0, dtype=np.float32)
+    rows[:200, 12] = near
+    rows[200:, 12] = np.nextafter(near, np.float32(4.0))
+    labels = np.repeat(np.arange(2), 200)
+    found = _scores(wall_following.train(rows, labels), rows).argmax(axis=1)
+    assert (found == labels).all()
+
+
 def test_another_seed_gives_another_model(readings, model):
     assert wall_following.train(readings.rows, readings.labels, seed=1) != model
 
