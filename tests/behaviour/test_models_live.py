@@ -1,0 +1,130 @@
+"""Load, replace and unload beside traffic: no error, each reply from a version that was live."""
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+import labeler
+from labeler.v1 import model_pb2
+from tests.support.service import Service, StartService
+from tests.support.wire import MODEL, WIDTH, floats, request, wire
+
+PACKAGED = Path(labeler.__file__).parent / "models" / "packaged"
+FAR = [2.5] * WIDTH
+
+
+def add_version(repository: Path, version: str) -> Path:
+    """The packaged model under another version, complete and valid."""
+    folder = repository / MODEL / version
+    shutil.copytree(PACKAGED / MODEL / "1", folder)
+    manifest = folder / "model.toml"
+    text = manifest.read_text()
+    assert 'version = "1"' in text
+    manifest.write_text(text.replace('version = "1"', f'version = "{version}"', 1))
+    return folder
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def served(start_service: StartService, repository: Path) -> Iterator[Service]:
+    yield start_service(models__repositories=[str(repository)])
+
+
+class Traffic:
+    """Robots that ask all the time; `stop` gives the versions that answered, and the failures."""
+
+    def __init__(self, address: str, robots: int = 4) -> None:
+        self._address, self._stop = address, threading.Event()
+        self.versions: set[str] = set()
+        self.failures: list[str] = []
+        self.answered = 0
+        robot = range(robots)
+        self._threads = [threading.Thread(target=self._ask, args=(f"robot-{n}",)) for n in robot]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self, robot_id: str) -> None:
+        with wire(self._address) as stubs:
+            sequence = 0
+            while not self._stop.is_set():
+                sequence += 1
+                try:
+                    reply = stubs.labels.Label(request(robot_id, sequence, floats(FAR)))
+                except grpc.RpcError as failure:
+                    self.failures.append(str(failure))
+                else:
+                    self.versions.add(reply.version)
+                    self.answered += 1
+
+    def stop(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def test_versions_are_loaded_replaced_and_unloaded_beside_traffic_without_an_error(
+    served: Service, repository: Path, scale: int
+) -> None:
+    add_version(repository, "2")
+    add_version(repository, "3")
+    traffic = Traffic(served.address)
+    with wire(served.address) as stubs:
+        for _ in range(5 * scale):
+            for version, last in (("2", "1"), ("3", "2"), ("1", "3")):
+                load = model_pb2.LoadModelRequest(name=MODEL, version=version)
+                assert stubs.models.LoadModel(load).model.serving
+                unload = model_pb2.UnloadModelRequest(name=MODEL, version=last)
+                assert [m.version for m in stubs.models.UnloadModel(unload).unloaded] == [last]
+                assert traffic.answered > 0 or not traffic.failures
+    traffic.stop()
+    assert traffic.failures == []
+    assert traffic.versions == {"1", "2", "3"}
+    assert served.metrics().requests("Label").parts["failed"] == 0
+
+
+def test_a_standby_version_answers_only_those_who_name_it(
+    served: Service, repository: Path
+) -> None:
+    add_version(repository, "2")
+    with wire(served.address) as stubs:
+        load = model_pb2.LoadModelRequest(name=MODEL, version="2", standby=True)
+        assert not stubs.models.LoadModel(load).model.serving
+        assert stubs.labels.Label(request("r", 1, floats(FAR))).version == "1"
+        named = stubs.labels.Label(request("r", 2, floats(FAR), version="2"))
+        assert (named.model, named.version) == (MODEL, "2")
+
+
+def test_a_damaged_version_is_refused_by_what_is_wrong_and_the_old_one_serves_on(
+    served: Service, repository: Path
+) -> None:
+    model = add_version(repository, "2") / "model.onnx"
+    model.write_bytes(model.read_bytes()[:-100])
+    with wire(served.address) as stubs:
+        with pytest.raises(grpc.RpcError) as refused:
+            stubs.models.LoadModel(model_pb2.LoadModelRequest(name=MODEL, version="2"))
+        assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        assert "model.onnx" in str(refused.value.details())
+        listed = stubs.models.ListModels(model_pb2.ListModelsRequest()).models
+        problems = {model.version: model.problem for model in listed}
+        assert "model.onnx" in problems["2"]
+        assert stubs.labels.Label(request("r", 1, floats(FAR))).version == "1"
+
+
+def test_an_unloaded_model_is_not_found_and_can_be_loaded_again(served: Service) -> None:
+    with wire(served.address) as stubs:
+        stubs.models.UnloadModel(model_pb2.UnloadModelRequest(name=MODEL))
+        with pytest.raises(grpc.RpcError) as missing:
+            stubs.labels.Label(request("r", 1, floats(FAR)))
+        assert missing.value.code() == grpc.StatusCode.NOT_FOUND
+        stubs.models.LoadModel(model_pb2.LoadModelRequest(name=MODEL))
+        assert stubs.labels.Label(request("r", 1, floats(FAR))).label
