@@ -127,7 +127,10 @@ class Control:
         except (StoppedError, ForkedError):
             raise
         except LabelerError as error:
-            return _error(_kind(error), error.message)
+            answer = dict(_error(_kind(error), error.message))
+            if isinstance(error, InvalidRequestError):
+                answer |= {"field": error.field, "value": error.value, "expected": error.expected}
+            return answer
         except Exception as error:
             _log.error("control request %s failed: %r", request["kind"], error, exc_info=error)
             return _error("internal", f"the control side failed: {error!r}")

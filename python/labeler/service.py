@@ -47,8 +47,6 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_EXIT_FAILED = 74
-"""The label path ended by itself: a failed sync, which only a new start can judge."""
 _STOP_S = 2.0
 """For the steps after the writer's drain; of a short budget a quarter."""
 
@@ -77,7 +75,7 @@ def serve(config: Config) -> int:
             state = parts.engine.wait_state(1000)
         if state == "failed":
             log_fatal("the label path failed, see the lines above; start again to recover")
-            return _EXIT_FAILED
+            return parts.engine.exit_code()
         _drain(config, parts)
         return 0
 

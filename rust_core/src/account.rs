@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::error::Error;
+use crate::error::{Error, Refusal};
 
 /// The methods that are counted. A row of a batch and a message of a stream count as one each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,6 +118,7 @@ impl Entry {
             Error::DeadlinePassed { .. } => |c| &mut c.expired,
             Error::Cancelled => |c| &mut c.cancelled,
             Error::Internal { .. } | Error::Disk { .. } | Error::Stopped => |c| &mut c.failed,
+            Error::Refused { kind: Refusal::Internal, .. } => |c| &mut c.failed,
             Error::RuntimeLibrary { .. } | Error::JournalVersion { .. } => |c| &mut c.failed,
             Error::Invalid { .. }
             | Error::ModelNotFound { .. }
@@ -127,6 +128,7 @@ impl Entry {
             | Error::Unavailable { .. }
             | Error::ModelInvalid { .. }
             | Error::InUse { .. }
+            | Error::Refused { .. }
             | Error::Config { .. } => |c| &mut c.rejected,
         });
     }

@@ -140,6 +140,14 @@ pub enum Error {
         /// The system's message.
         reason: String,
     },
+    /// The control side refused, in its own words.
+    #[error("{message}")]
+    Refused {
+        /// What the caller can do about it.
+        kind: Refusal,
+        /// Why.
+        message: String,
+    },
     /// A configuration value that the core cannot work with.
     #[error("setting {setting}: {reason}")]
     Config {
@@ -151,6 +159,21 @@ pub enum Error {
     /// The engine was stopped.
     #[error("the engine is stopped")]
     Stopped,
+}
+
+/// What a refusal of the control side is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// What was asked for does not exist.
+    NotFound,
+    /// A field of the request.
+    Invalid,
+    /// A model version that cannot be loaded.
+    ModelInvalid,
+    /// The store, or the control side's own queue.
+    Unavailable,
+    /// The control side broke.
+    Internal,
 }
 
 /// The crate's result.

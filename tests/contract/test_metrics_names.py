@@ -45,7 +45,6 @@ class Reading:
             "bulk_rows": 4,
             "batches_total": 5,
             "rows_total": 9,
-            "padded_rows_total": 2,
             "bulk_batches_total": 1,
             "batch_rows": [(1, 3), (4, 2)],
         }

@@ -47,7 +47,7 @@ class Service:
         command: Sequence[str],
         state_dir: Path,
         folder: Path | None = None,
-        **settings: object,
+        settings: Mapping[str, object] | None = None,
     ) -> None:
         """Starts it in `folder` and returns at once; see `serve` for the usual way."""
         self.state_dir = state_dir
@@ -59,7 +59,7 @@ class Service:
         self.process = subprocess.Popen(
             command,
             cwd=folder,
-            env=environment({"log__format": "json"} | settings),
+            env=environment({"log__format": "json"} | dict(settings or {})),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -170,7 +170,7 @@ def serve(
     """
     ports = {"transport__grpc_address": "127.0.0.1:0", "admin__address": "127.0.0.1:0"}
     command = [*prefix, str(labeler), "serve", *args]
-    return Service(command, state_dir, None, **ports | {"state_dir": str(state_dir)} | settings)
+    return Service(command, state_dir, None, ports | {"state_dir": str(state_dir)} | settings)
 
 
 StartService = Callable[..., Service]

@@ -106,9 +106,6 @@ BULK_BATCHES = Metric(
     "labeler_bulk_batches_total", "counter", "batches", _MODEL, "Runs that held bulk rows only."
 )
 BATCH_ROWS = Metric("labeler_batch_rows", "histogram", "rows", _MODEL, "Rows in a run.")
-PADDED_ROWS = Metric(
-    "labeler_batch_padded_rows_total", "counter", "rows", _MODEL, "Rows added to fill a shape."
-)
 
 DEDUPE_ROWS = Metric("labeler_dedupe_rows", "gauge", "rows", (), "Requests remembered.")
 DEDUPE_REPLAYS = Metric(

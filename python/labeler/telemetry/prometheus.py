@@ -157,7 +157,6 @@ def _queues(queues: Sequence[Mapping[str, Any]]) -> Iterator[Family]:
     counters = (
         (names.BATCHES, "batches_total"),
         (names.BULK_BATCHES, "bulk_batches_total"),
-        (names.PADDED_ROWS, "padded_rows_total"),
     )
     for metric, field in counters:
         yield _family(metric, [(key, queue[field]) for key, queue in keyed])

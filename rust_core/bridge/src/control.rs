@@ -3,6 +3,7 @@
 use labeler_core::{
     Error, Result,
     control::{Answered, Ask, Asked},
+    error::Refusal,
     proto::ListLabelsResponse,
 };
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyDict};
@@ -67,25 +68,24 @@ pub fn answer(body: &Bound<'_, PyDict>) -> PyResult<Result<Answered>> {
     Ok(Ok(Answered::Models(models)))
 }
 
+/// Fields that a control request has, as errors name them.
+const FIELDS: [&str; 4] = ["page_token", "robot_id", "name", "version"];
+
 fn error(body: &Bound<'_, PyDict>) -> PyResult<Error> {
     let kind: String = field(body, "error")?;
     let message: String = field(body, "message")?;
     let text = |name: &str| field::<String>(body, name).unwrap_or_default();
-    Ok(match kind.as_str() {
-        "label_not_found" => {
-            let sequence = field(body, "sequence")?;
-            Error::LabelNotFound { robot_id: text("robot_id"), sequence }
-        }
-        "model_not_found" => Error::ModelNotFound {
-            model: text("model"),
-            version: text("version"),
-            loaded: text("loaded"),
-        },
-        "invalid" => Error::Invalid { field: "page_token", got: text("value"), expected: message },
-        "model_invalid" => {
-            Error::ModelInvalid { model: text("model"), version: text("version"), reason: message }
-        }
-        "internal" => Error::Internal { part: "store", reason: message },
+    let kind = match kind.as_str() {
+        "not_found" => Refusal::NotFound,
+        "invalid" => Refusal::Invalid,
+        "model_invalid" => Refusal::ModelInvalid,
+        "unavailable" => Refusal::Unavailable,
+        "internal" => Refusal::Internal,
         other => return Err(PyValueError::new_err(format!("no error of kind {other:?}"))),
-    })
+    };
+    let named = text("field");
+    if let (Refusal::Invalid, Some(field)) = (kind, FIELDS.into_iter().find(|f| *f == named)) {
+        return Ok(Error::Invalid { field, got: text("value"), expected: text("expected") });
+    }
+    Ok(Error::Refused { kind, message })
 }

@@ -2,7 +2,7 @@
 //!
 //! No catch-all arm: a new variant does not compile until it has a class.
 
-use labeler_core::Error;
+use labeler_core::{Error, error::Refusal};
 use pyo3::{prelude::*, types::PyDict};
 
 /// An exception of `labeler.errors` for a core error.
@@ -37,6 +37,13 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
             fields.set_item("label_exists", label_exists)?;
             "DeadlinePassedError"
         }
+        Error::Refused { kind, .. } => match kind {
+            Refusal::NotFound => "ModelNotFoundError",
+            Refusal::Invalid => "InvalidRequestError",
+            Refusal::ModelInvalid => "ModelInvalidError",
+            Refusal::Unavailable => "UnavailableError",
+            Refusal::Internal => "InternalError",
+        },
         Error::Cancelled => "RequestCancelledError",
         Error::Unavailable { .. } => "UnavailableError",
         Error::Internal { .. } => "InternalError",

@@ -7,7 +7,10 @@ use prost_types::Any;
 use tonic::{Code, Status};
 use tonic_types::pb::{BadRequest, RetryInfo, bad_request::FieldViolation};
 
-use crate::{error::Error, proto};
+use crate::{
+    error::{Error, Refusal},
+    proto,
+};
 
 /// The status code of an error.
 pub fn code(error: &Error) -> Code {
@@ -17,6 +20,13 @@ pub fn code(error: &Error) -> Code {
         Error::KeyReused { .. } => Code::AlreadyExists,
         Error::Overloaded { .. } => Code::ResourceExhausted,
         Error::DeadlinePassed { .. } => Code::DeadlineExceeded,
+        Error::Refused { kind, .. } => match kind {
+            Refusal::NotFound => Code::NotFound,
+            Refusal::Invalid => Code::InvalidArgument,
+            Refusal::ModelInvalid => Code::FailedPrecondition,
+            Refusal::Unavailable => Code::Unavailable,
+            Refusal::Internal => Code::Internal,
+        },
         Error::Cancelled => Code::Cancelled,
         Error::Unavailable { .. } | Error::Stopped | Error::InUse { .. } => Code::Unavailable,
         Error::ModelInvalid { .. } => Code::FailedPrecondition,
