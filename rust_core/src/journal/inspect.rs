@@ -86,8 +86,19 @@ pub struct DumpedRecord {
     pub pending: bool,
 }
 
+/// A live process may go on to the next segment while we read: then an end looks too early. Damage
+/// is still there at the next look.
+const LOOKS_MAX: u32 = 3;
+
 fn look(directory: &Path, files: &dyn Files) -> Result<Survey> {
-    survey(directory, files)?.ok_or_else(|| Error::Disk {
+    let mut found = survey(directory, files)?;
+    for _ in 1..LOOKS_MAX {
+        if found.as_ref().is_none_or(|found| found.damage.is_empty()) {
+            break;
+        }
+        found = survey(directory, files)?;
+    }
+    found.ok_or_else(|| Error::Disk {
         operation: "read",
         path: directory.display().to_string(),
         reason: "there is no journal segment here".into(),

@@ -101,7 +101,7 @@ impl Shared {
                     cursor.resume = Place { segment, offset: at };
                     full = self.take_frames(cursor, run, Frames::new(&header, body), batch);
                 }
-                Found::Bad { .. } => self.state.lock().counts.damaged += 1,
+                Found::Bad { from, .. } => self.state.lock().note_damage(segment, from),
                 // Damaged since it was written: it stays pending until the copying of this segment
                 // has read all of it and gives it up.
                 Found::End if from == run.place => cursor.next = run.last + 1,

@@ -3,7 +3,7 @@
 //! Two locks: `queue` for what is appended, `state` for what is durable. Where both are held,
 //! `queue` is taken first. No file is touched under either.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::admission::{Admission, charge_of};
 use super::files::{Clock, FileLock, Files, LogFile};
-use super::format::journal_seed;
+use super::format::{Place, journal_seed};
 use super::index::Index;
 use super::reader::Cursor;
 use super::recovery::Start;
@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 
 const AGE_MARKS_MAX: usize = 1024;
 const AGE_MARK_STEP: Duration = Duration::from_millis(20);
+const DAMAGED_MAX: usize = 100_000;
 const COMMIT_US_MAX: u64 = 60_000_000;
 
 /// A snapshot of the journal.
@@ -98,7 +99,6 @@ pub(super) struct Counts {
     pub(super) unknown: u64,
     pub(super) commits: u64,
     pub(super) copied: u64,
-    pub(super) damaged: u64,
 }
 
 /// A range of confirmations that is not on disk yet.
@@ -119,6 +119,8 @@ pub(super) struct State {
     pub(super) commit_us: Histogram<u64>,
     pub(super) durable_number: u64,
     pub(super) filling_bytes: u64,
+    /// Where damage was seen, so that each counts once however often it is read.
+    damaged: BTreeSet<Place>,
     ages: VecDeque<(u64, Duration)>,
     pub(super) ended: Option<Result<()>>,
 }
@@ -155,11 +157,7 @@ impl Shared {
             segments[&active].clone(),
             spares,
         );
-        let counts = Counts {
-            journaled: index.pending(),
-            damaged: recovery.quarantined.len() as u64,
-            ..Counts::default()
-        };
+        let counts = Counts { journaled: index.pending(), ..Counts::default() };
         let histogram = Histogram::new_with_bounds(1, COMMIT_US_MAX, 2);
         let state = State {
             index,
@@ -170,6 +168,11 @@ impl Shared {
             commit_us: histogram.expect("the bounds are constants that fit"),
             durable_number: recovery.next_number,
             filling_bytes: 0,
+            damaged: recovery
+                .quarantined
+                .iter()
+                .map(|damage| Place { segment: damage.segment, offset: damage.offset })
+                .collect(),
             ages: VecDeque::from([(0, clock.now())]),
             ended: None,
         };
@@ -287,7 +290,7 @@ impl Shared {
             room_bytes: self.admission.room(),
             refused_total: self.admission.refused(),
             copied_total: counts.copied,
-            quarantined_total: counts.damaged,
+            quarantined_total: state.damaged.len() as u64,
         }
     }
 
@@ -348,6 +351,13 @@ impl State {
             return;
         }
         self.confirms.push_back(Confirmed { outcome, first: number, last: number });
+    }
+
+    /// Counts damage that was read; up to a bound, since a broken disk has no end of it.
+    pub(super) fn note_damage(&mut self, segment: u64, offset: u64) {
+        if self.damaged.len() < DAMAGED_MAX {
+            self.damaged.insert(Place { segment, offset });
+        }
     }
 
     /// Gives up records that cannot be read any more; they count as dead.

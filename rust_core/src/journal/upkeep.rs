@@ -245,8 +245,8 @@ impl Committer {
         while bytes < slice_bytes {
             let (header, body) = match walker.next()? {
                 Found::Group(header, body) => (header, body),
-                Found::Bad { .. } => {
-                    self.shared.state.lock().counts.damaged += 1;
+                Found::Bad { from, .. } => {
+                    self.shared.state.lock().note_damage(segment, from);
                     continue;
                 }
                 Found::End => break,

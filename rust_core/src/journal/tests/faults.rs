@@ -132,6 +132,25 @@ fn a_disk_that_is_full_from_the_start_is_a_disk_error() {
 }
 
 #[test]
+fn a_journal_opens_on_a_full_disk_and_drains() {
+    let files = FaultyFiles::new();
+    let mut hand = Hand::open(&files);
+    hand.commit(&[b"a"]);
+    drop(hand);
+    // Only the first segment is left, and no other fits.
+    for id in 2..9 {
+        let _ = files.remove(&segment_path(id));
+    }
+    files.set_faults(|faults| faults.free_bytes = Some(0));
+    let mut hand = Hand::open(&files);
+    assert_eq!(hand.taken_numbers(), [1]);
+    assert!(matches!(hand.journal.reserve(100), Err(Error::Overloaded { .. })));
+    hand.confirm(&[1], Outcome::Stored);
+    drop(hand);
+    assert_eq!(Hand::open(&files).recovery.pending, 0);
+}
+
+#[test]
 fn what_was_acknowledged_survives_power_cuts_at_any_call_that_drop_unsynced_pages_in_any_order() {
     for seed in 0..400_u64 {
         let files = FaultyFiles::new();

@@ -7,6 +7,7 @@ mod basics;
 mod bounds;
 mod damage;
 mod faults;
+mod measure;
 mod model;
 
 use std::path::{Path, PathBuf};
