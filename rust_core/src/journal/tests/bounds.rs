@@ -165,3 +165,68 @@ fn a_backlog_is_handed_out_by_number_though_copies_stand_later_in_the_log() {
     }
     assert!(taken == kept, "other records or another order");
 }
+
+#[test]
+fn a_record_confirmed_while_it_is_being_copied_does_not_come_back() {
+    let files = FaultyFiles::new();
+    let mut hand = Hand::open(&files);
+    hand.commit(&[b"a", b"b"]);
+    // Read for copying, then confirmed, then written.
+    let copies = vec![(1, b"a".to_vec()), (2, b"b".to_vec())];
+    hand.journal.confirm(&[1], Outcome::Stored);
+    let now = hand.clock.now();
+    hand.committer.commit(now, copies).unwrap();
+    assert_eq!(hand.journal.stats().copied_total, 1);
+    drop(hand);
+    assert_eq!(Hand::open(&files).taken_numbers(), [2]);
+}
+
+#[test]
+fn threads_that_append_take_and_confirm_lose_and_double_nothing() {
+    const RECORDS: u64 = 6000;
+    let files = FaultyFiles::new();
+    let hand = Hand::open_with(config(), Arc::new(files.clone())).unwrap();
+    let Hand { journal, committer, clock, .. } = hand;
+    let running = std::thread::spawn(move || committer.run());
+    let taker = journal.clone();
+    let taking = std::thread::spawn(move || {
+        let mut taken = Vec::new();
+        while (taken.len() as u64) < RECORDS {
+            let rows = taker.take(25, 1 << 20, Duration::from_secs(20)).unwrap();
+            assert!(!rows.is_empty(), "it waits for ever");
+            let numbers: Vec<u64> = rows.iter().map(|(number, _)| *number).collect();
+            let stored: Vec<u64> = numbers.iter().copied().filter(|n| n % 500 != 0).collect();
+            taker.confirm(&stored, Outcome::Stored);
+            taken.extend(numbers);
+        }
+        taken
+    });
+    let told = Arc::new(AtomicU64::new(0));
+    let mut appended = 0;
+    while appended < RECORDS {
+        // Time runs as fast as the test does.
+        clock.advance(Duration::from_millis(2));
+        let Ok(reservation) = journal.reserve(100) else {
+            std::thread::yield_now();
+            continue;
+        };
+        let told = Arc::clone(&told);
+        let done = Box::new(move |result: Result<u64>| {
+            result.unwrap();
+            told.fetch_add(1, Ordering::Relaxed);
+        });
+        journal.append(vec![vec![8; 100]], vec![reservation], done).unwrap();
+        appended += 1;
+    }
+    while !taking.is_finished() {
+        clock.advance(Duration::from_millis(2));
+        std::thread::yield_now();
+    }
+    let taken = taking.join().unwrap();
+    assert!(taken.iter().copied().eq(1..=RECORDS), "lost, doubled or out of order");
+    journal.close(Duration::from_secs(20)).unwrap();
+    running.join().unwrap().unwrap();
+    assert_eq!(told.load(Ordering::Relaxed), RECORDS);
+    let expected: Vec<u64> = (1..=RECORDS).filter(|number| number % 500 == 0).collect();
+    assert_eq!(Hand::open(&files).taken_numbers(), expected);
+}

@@ -1,7 +1,7 @@
 //! Torn tails, flipped bytes, lost pages: what is said, what is cut, and who is spared.
 
 use super::*;
-use crate::journal::format::{GroupBuilder, Place, journal_seed};
+use crate::journal::format::{GroupBuilder, Place, decode_group_header, journal_seed};
 
 /// Three groups of two records each; returns the disk and the groups' offsets and lengths.
 fn small_journal() -> (FaultyFiles, Vec<(usize, usize)>) {
@@ -82,6 +82,31 @@ fn numbers_of_a_damaged_last_group_are_not_given_again_after_a_second_kill() {
     assert!(next >= 7);
     files.power_cut(3);
     assert_eq!(Hand::open(&files).recovery.next_number, next);
+}
+
+#[test]
+fn numbers_do_not_restart_when_the_only_group_of_the_only_segment_is_damaged() {
+    let files = FaultyFiles::new();
+    let mut hand = Hand::open(&files);
+    while hand.journal.stats().durable_number < 100 {
+        hand.commit(&[&[1; 300]]);
+    }
+    let seed = journal_seed(hand.journal.journal_id());
+    drop(hand);
+    let used = |id| files.content(&segment_path(id))[4096..].iter().any(|byte| *byte != 0);
+    let ids = 1..=files.lengths().len() as u64;
+    let there = ids.filter(|id| files.lengths().contains_key(&segment_path(*id)) && used(*id));
+    let last = there.last().unwrap();
+    for id in 1..last {
+        files.remove(&segment_path(id)).unwrap();
+    }
+    let mut bytes = files.content(&segment_path(last));
+    let place = Place { segment: last, offset: 4096 };
+    let header = decode_group_header(&bytes[4096..], seed, place).unwrap();
+    assert!(header.first_number > 50);
+    bytes[4097..].fill(0);
+    files.set_content(&segment_path(last), &bytes);
+    assert!(Hand::open(&files).recovery.next_number > header.first_number);
 }
 
 #[test]
