@@ -1,7 +1,8 @@
 """A first look at speed: a bare tonic echo against `labeler`, unary, BUFFERED and JOURNALED.
 
-Run by `make bench`. Interleaved pairs (A B B A), the median of the per-pair ratios, an A/A ratio from
-the same run beside it. Where A/A spreads wider than the demand, the result is "not measurable here".
+Run by `make bench`. Interleaved pairs (A B B A), the median of the per-pair ratios, an A/A ratio
+from the same run beside it. Where A/A spreads wider than the demand, the result is "not measurable
+here".
 """
 
 import argparse

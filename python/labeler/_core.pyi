@@ -7,6 +7,17 @@ child each call raises `ForkedError` at once: the runtime's threads do not exist
 from collections.abc import Sequence
 from typing import Any, Literal, TypedDict, final, type_check_only
 
+__all__ = [
+    "Engine",
+    "build_info",
+    "init_logging",
+    "journal_dump",
+    "journal_stat",
+    "journal_verify",
+    "log_fatal",
+    "version",
+]
+
 @type_check_only
 class Record(TypedDict):
     """One journaled label on its way to a store."""

@@ -4,8 +4,6 @@
 //! what stops last is what acknowledged labels rest on.
 
 use std::{
-    fs,
-    path::Path as FilePath,
     sync::{Arc, OnceLock},
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -19,6 +17,7 @@ use crate::{
     config::CoreConfig,
     control::Control,
     error::{Error, Result},
+    identity,
     journal::{self, Journal, Outcome, Recovery},
     label::Durability,
     life::{Life, State},
@@ -28,6 +27,7 @@ use crate::{
         restore, served::Served,
     },
     proto::journal::Record,
+    row::Row,
     serving::{Parts, Serving},
     supervise::Supervisor,
     transport::{Errors, Gauges, Shared, server::Server},
@@ -71,31 +71,28 @@ impl Engine {
         let journal::Opened { journal, committer, recovery } = opened;
         report(&recovery);
         // After the lock: a process that misses it touches nothing.
-        let instance_id = instance_id(&config.state_dir)?;
+        let instance_id = identity::instance_id(&config.state_dir)?;
         let run = move || committer.run();
         let committer = supervisor.spawn("journal", "committer".to_owned(), run)?;
         let path = &config.path;
         let dedupe = Arc::new(Dedupe::new(path.dedupe_rows_max, path.dedupe_window_ms * 1_000));
         restore_window(&dedupe, &journal, &recovery, &config, clock)?;
         let served = Arc::new(Served::new(&config.models.default));
+        let numbered = {
+            let dedupe = dedupe.clone();
+            Arc::new(move |rows: &[Arc<Row>]| dedupe.numbered(rows))
+        };
         let serving = Arc::new(Serving::new(Parts {
             repository: Repository::new(config.models.repositories.clone()),
             served: served.clone(),
             limits: batch_limits(&config),
-            journaling: Journaling {
-                journal: journal.clone(),
-                clock,
-                numbered: Arc::new({
-                    let dedupe = dedupe.clone();
-                    move |rows| dedupe.numbered(rows)
-                }),
-            },
+            journaling: Journaling { journal: journal.clone(), clock, numbered },
             clock,
             supervisor: supervisor.clone(),
         }));
         for model in &config.models.load {
             let (name, version) = model.split_once('@').unwrap_or((model, ""));
-            serving.load(name, version, false)?;
+            serving.load(name, version, false).map_err(unloadable)?;
         }
         let shared = Arc::new(Shared {
             path: Path {
@@ -255,6 +252,16 @@ fn restore_window(
     Ok(())
 }
 
+/// A model that is asked for and not there is a matter of configuration during the start.
+fn unloadable(error: Error) -> Error {
+    match error {
+        Error::ModelNotFound { .. } | Error::Invalid { .. } => {
+            Error::Config { setting: "models.load".to_owned(), reason: error.to_string() }
+        }
+        other => other,
+    }
+}
+
 fn batch_limits(config: &CoreConfig) -> BatchLimits {
     let path = &config.path;
     BatchLimits {
@@ -280,26 +287,4 @@ fn decoded(number: u64, body: &[u8]) -> Option<Numbered> {
             None
         }
     }
-}
-
-/// Made at the first start, kept in the state directory.
-fn instance_id(state_dir: &FilePath) -> Result<String> {
-    let path = state_dir.join("instance_id");
-    let disk = |operation| {
-        let path = path.display().to_string();
-        move |e: std::io::Error| Error::Disk { operation, path, reason: e.to_string() }
-    };
-    match fs::read_to_string(&path) {
-        Ok(id) if !id.trim().is_empty() => return Ok(id.trim().to_owned()),
-        Ok(_) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(disk("read")(error)),
-    }
-    new_instance_id(&path).map_err(disk("write"))
-}
-
-fn new_instance_id(path: &FilePath) -> std::io::Result<String> {
-    let id = uuid::Uuid::new_v4().to_string();
-    fs::write(path, format!("{id}\n"))?;
-    Ok(id)
 }

@@ -1,4 +1,4 @@
-"""`Label` on the wire: payload forms, timing, idempotency, levels of durability, refusals by name."""
+"""`Label` on the wire: payload forms, timing, idempotency, durability, refusals by name."""
 
 import threading
 from collections.abc import Iterator
@@ -104,7 +104,7 @@ def test_a_reply_says_the_level_that_was_asked_for_or_a_stronger_one(
 def test_a_store_that_is_slow_weakens_the_level_and_never_loses_the_label(
     start_service: StartService, robot_id: str
 ) -> None:
-    service = start_service(writer__linger_ms=60_000)
+    service = start_service(writer__linger_ms=10_000)
     stored = {"durability": types_pb2.DURABILITY_STORED, "timeout_us": 200_000}
     with wire(service.address) as stubs:
         reply = stubs.labels.Label(request(robot_id, 1, floats(FAR), **stored))

@@ -6,12 +6,13 @@
 import sys
 
 from labeler._core import Engine
-from labeler.config import core_json, load
+from labeler.config import Sources, core_json, load
 
 
 def main() -> None:
     """Starts the label path alone, with the control side's thread as busy as can be."""
-    config = load(flags={"state_dir": sys.argv[1], "transport.grpc_address": "127.0.0.1:0"})
+    settings = f"state_dir={sys.argv[1]}", "transport.grpc_address=127.0.0.1:0"
+    config = load(Sources(flags=[("--set", setting) for setting in settings]))
     # A long switch interval keeps the GIL with the loop, whatever else asks for it.
     sys.setswitchinterval(3600)
     engine = Engine.start(core_json(config))

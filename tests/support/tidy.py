@@ -18,6 +18,7 @@ _TODO = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK)\b(?!\s*\(?#\d+)")
 _PRINT = re.compile(r"\b(?:dbg|println|eprintln|print|eprint)!\s*[(\[{]")
 _RUST_SLEEP = re.compile(r"\bthread::sleep\s*\(")
 _RUST_CLOCK = re.compile(r"\bassert\w*!\s*\(.*\b(?:elapsed\(\)|Instant::now|SystemTime::now)")
+_CLOCK_NAMES = re.compile(r"elapsed|took|wall_clock|wall_time")
 _CLOCK_CALLS = {"time", "monotonic", "perf_counter", "process_time", "monotonic_ns", "time_ns"}
 
 
@@ -169,4 +170,4 @@ def _reads_clock(node: ast.Assert) -> bool:
 def _is_clock(node: ast.AST) -> bool:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.attr in _CLOCK_CALLS and ast.unparse(node.func.value) == "time"
-    return isinstance(node, ast.Name) and bool(re.search(r"elapsed|took|wall", node.id))
+    return isinstance(node, ast.Name) and bool(_CLOCK_NAMES.search(node.id))

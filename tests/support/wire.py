@@ -1,4 +1,4 @@
-"""The service through bare stubs: what a client in another language sees, with nothing of ours between."""
+"""The service through bare stubs: what a client in another language sees."""
 
 import struct
 from collections.abc import Iterator, Sequence

@@ -12,8 +12,8 @@ pub fn to_python(py: Python<'_>, error: &Error) -> PyErr {
 
 /// The exception of a process that forked: threads do not survive it.
 pub fn forked(py: Python<'_>) -> PyErr {
-    let message = "labeler was started before this process was forked, and its threads do not exist \
-                   here; start it in the child, or use the spawn start method";
+    let message = "labeler was started before this process was forked, and its threads do not \
+                   exist here; start it in the child, or use the spawn start method";
     raise(py, "ForkedError", message, &PyDict::new(py)).unwrap_or_else(|failure| failure)
 }
 

@@ -48,14 +48,17 @@ pub async fn serve(
     stream: TcpStream,
     drain: watch::Receiver<bool>,
 ) {
+    let mut stream = stream;
     // A failure here only costs latency on this connection.
     let _ = stream.set_nodelay(true);
     let handshake = Duration::from_millis(shared.config.handshake_timeout_ms);
-    let Ok(Some(stream)) = tokio::time::timeout(handshake, preface(stream)).await else {
+    let spoken = tokio::time::timeout(handshake, preface(&mut stream)).await;
+    if spoken != Ok(true) {
+        close(stream).await;
         let gauge = &shared.gauges.connections_refused_total;
         gauge.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         return;
-    };
+    }
     let (ending, told) = watch::channel(None);
     let service = router.for_connection(told);
     let connection = builder(&shared).serve_connection(TokioIo::new(stream), service);
@@ -72,25 +75,32 @@ pub async fn serve(
     let _ = tokio::time::timeout(grace, connection).await;
 }
 
-/// The stream if it begins as HTTP/2 does. The bytes are only looked at.
-async fn preface(mut stream: TcpStream) -> Option<TcpStream> {
+/// Whether the stream begins as HTTP/2 does. The bytes are only looked at.
+async fn preface(stream: &mut TcpStream) -> bool {
     let mut seen = [0; PREFACE.len()];
     loop {
-        let len = stream.peek(&mut seen).await.ok()?;
+        let len = stream.peek(&mut seen).await.unwrap_or(0);
         if len == 0 {
-            return None;
+            return false;
         }
         if seen[..len] != PREFACE[..len] {
             if seen[0].is_ascii_uppercase() {
                 let _ = stream.write_all(NOT_HTTP2).await;
             }
-            return None;
+            return false;
         }
         if len == PREFACE.len() {
-            return Some(stream);
+            return true;
         }
         tokio::time::sleep(PEEK_EVERY).await;
     }
+}
+
+/// Closes in order. Bytes left unread would turn the close into a reset, which can overtake the answer.
+async fn close(mut stream: TcpStream) {
+    let mut unread = [0; 4096];
+    while matches!(stream.try_read(&mut unread), Ok(len) if len > 0) {}
+    let _ = stream.shutdown().await;
 }
 
 fn builder(shared: &Shared) -> http2::Builder<TokioExecutor> {
