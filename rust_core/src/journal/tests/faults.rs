@@ -21,13 +21,14 @@ fn a_failed_sync_fails_every_waiter_and_ends_the_run() {
     hand.clock.advance(Duration::from_secs(1));
     hand.append(&[b"in the group"]).unwrap();
     let appender = hand.journal.clone();
-    let told = Arc::clone(&hand.told);
+    let (told, waiters) = (Arc::clone(&hand.told), Arc::clone(&hand.told));
     // The second one is appended while the first is on its way, and is still in the queue.
     files.set_faults(|faults| faults.syncs_until_failure = Some(0));
     let Hand { committer, journal, .. } = hand;
     let done = Box::new(move |result| told.lock().unwrap().push(result));
     appender.append(vec![b"queued".to_vec()], Vec::new(), done).unwrap();
     let ended = committer.run().unwrap_err();
+    assert_eq!(*waiters.lock().unwrap(), [Err(ended.clone()), Err(ended.clone())]);
     assert!(matches!(ended, Error::Disk { operation: "fdatasync", .. }), "{ended}");
     let done = Box::new(|_| panic!("it is refused at once"));
     let refused = journal.append(vec![b"late".to_vec()], Vec::new(), done);
