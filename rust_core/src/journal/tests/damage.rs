@@ -96,7 +96,7 @@ fn numbers_do_not_restart_when_the_only_group_of_the_only_segment_is_damaged() {
     let used = |id| files.content(&segment_path(id))[4096..].iter().any(|byte| *byte != 0);
     let ids = 1..=files.lengths().len() as u64;
     let there = ids.filter(|id| files.lengths().contains_key(&segment_path(*id)) && used(*id));
-    let last = there.last().unwrap();
+    let last = there.max().unwrap();
     for id in 1..last {
         files.remove(&segment_path(id)).unwrap();
     }

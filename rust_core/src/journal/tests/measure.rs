@@ -57,8 +57,8 @@ fn measure(rate_per_s: u64, group_rows: u64, duration: Duration) {
     let stats = journal.stats();
     let quantile = |q| stats.commit_us.value_at_quantile(q);
     println!(
-        "{rate_per_s}/s in groups of {group_rows}: {:.1} µs CPU a record, {} commits, commit p50 \
-         {} p99 {} p99.9 {} µs, refused {refused}, {} segments",
+        "{rate_per_s}/s in groups of {group_rows}: {:.1} µs CPU a record, {} commits, p50 {} \
+         p99 {} p99.9 {} µs, refused {refused}, {} segments",
         spent as f64 / rows as f64,
         stats.commits_total,
         quantile(0.5),
