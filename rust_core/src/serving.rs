@@ -42,8 +42,10 @@ pub struct Parts {
 /// The operations.
 pub struct Serving {
     parts: Parts,
-    threads: Mutex<HashMap<(Arc<str>, Arc<str>), JoinHandle<()>>>,
+    threads: Mutex<HashMap<NameAndVersion, JoinHandle<()>>>,
 }
+
+type NameAndVersion = (Arc<str>, Arc<str>);
 
 impl Serving {
     /// Nothing is loaded yet.

@@ -13,7 +13,7 @@ from typing import NoReturn
 import typer
 
 from labeler.cli import config, demo, journal, label, models, serve, status, version
-from labeler.errors import ConfigError, LabelerError
+from labeler.errors import ConfigError, LabelerError, RuntimeLibraryError
 
 __all__ = ["app", "run"]
 
@@ -44,6 +44,10 @@ def run() -> NoReturn:
         prefix = "" if isinstance(error, ConfigError) else "labeler: "
         print(f"{prefix}{error.message}", file=sys.stderr)
         code = error.exit_code
+        if isinstance(error, RuntimeLibraryError):
+            # A library that hangs while it is loaded holds a lock that a normal exit waits for.
+            sys.stderr.flush()
+            os._exit(error.exit_code)
     except BrokenPipeError:
         # Whoever read our output has left: nothing to say, and nothing to flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

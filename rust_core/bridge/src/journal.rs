@@ -14,12 +14,12 @@ use pyo3::{
 
 use crate::{convert, errors::to_python};
 
-fn report<'py, R: serde::Serialize>(
+fn report<'py, R>(
     py: Python<'py>,
     read: impl FnOnce() -> labeler_core::Result<R> + Send,
 ) -> PyResult<Bound<'py, PyAny>>
 where
-    R: Send,
+    R: serde::Serialize + Send,
 {
     let report = py.detach(read).map_err(|e| to_python(py, &e))?;
     let value = serde_json::to_value(report).map_err(|e| PyValueError::new_err(e.to_string()))?;

@@ -192,11 +192,11 @@ impl Queue {
     ///
     /// Errors: `Overloaded` with the time the queue needs to empty; `Stopped` after `close`, when
     /// the entry is given back so that the caller can take it to the version that serves now.
-    pub fn push(&self, entry: Entry) -> std::result::Result<Place, (Error, Entry)> {
+    pub fn push(&self, entry: Entry) -> Result<Place, Box<(Error, Entry)>> {
         let (priority, deadline_us) = (entry.row.asked.priority, entry.row.asked.deadline_us);
         let mut waiting = self.waiting.lock();
         if waiting.closed {
-            return Err((Error::Stopped, entry));
+            return Err(Box::new((Error::Stopped, entry)));
         }
         let (what, bound) = match priority {
             Priority::Robot => ("robot queue", self.limits.queue_rows_max),
@@ -208,7 +208,7 @@ impl Queue {
             let wait = Duration::from_micros((side.len() as f64 * row_us) as u64);
             let retry_after = wait.max(Duration::from_millis(5));
             let error = Error::Overloaded { what, bound: format!("{bound} rows"), retry_after };
-            return Err((error, entry));
+            return Err(Box::new((error, entry)));
         }
         let id = waiting.next_id;
         waiting.next_id += 1;
@@ -364,10 +364,9 @@ mod tests {
     #[test]
     fn a_full_queue_refuses_with_a_time_to_wait_and_bulk_does_not_fill_the_robots_queue() {
         let queue = queue((1..=8).map(|s| entry(s, Priority::Bulk, 100)));
-        let Err((Error::Overloaded { what, retry_after, .. }, _)) =
-            queue.push(entry(9, Priority::Bulk, 100))
-        else {
-            panic!("a ninth bulk row was taken");
+        let refusal = queue.push(entry(9, Priority::Bulk, 100)).err().unwrap();
+        let Error::Overloaded { what, retry_after, .. } = refusal.0 else {
+            panic!("{}", refusal.0);
         };
         assert_eq!(what, "bulk queue");
         assert!(retry_after >= Duration::from_millis(5));

@@ -218,7 +218,7 @@ mod tests {
         let window = Dedupe::new(8, 10);
         let first = row(1, 1);
         first.number.store(40, Ordering::Release);
-        window.numbered(&[first.clone()]);
+        window.numbered(std::slice::from_ref(&first));
         assert_eq!(window.confirmed(&[39, 40]).len(), 1);
         assert!(window.confirmed(&[40]).is_empty());
     }

@@ -209,13 +209,13 @@ impl Path {
             match version.queue.push(entry) {
                 Ok(place) => return Ok(self.waiter(&row, version, place)),
                 // The version was replaced since it was resolved: its successor takes the row.
-                Err((Error::Stopped, back)) => {
-                    entry = back;
+                Err(refusal) if refusal.0 == Error::Stopped => {
+                    entry = refusal.1;
                     *version =
                         self.served.resolve(&request.model, &request.version).map_err(refuse)?;
                     entry.values = version.values(&request.payload).map_err(refuse)?;
                 }
-                Err((error, _)) => return Err(refuse(error)),
+                Err(refusal) => return Err(refuse(refusal.0)),
             }
         }
     }

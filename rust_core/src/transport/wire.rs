@@ -95,7 +95,7 @@ fn raw(raw: proto::RawValues) -> Result<Payload> {
 }
 
 fn elements(bytes: &[u8], size: usize) -> Result<std::slice::ChunksExact<'_, u8>> {
-    if bytes.is_empty() || bytes.len() % size != 0 {
+    if bytes.is_empty() || !bytes.len().is_multiple_of(size) {
         let expected = format!("a multiple of {size} bytes, one or more values");
         return Err(invalid("payload.raw.data", format!("{} bytes", bytes.len()), expected));
     }
