@@ -159,7 +159,7 @@ def main() -> None:
         ports = free_port(), free_port()
         echo_at, labeler_at = (f"127.0.0.1:{port}" for port in ports)
         echo = stack.enter_context(running([str(RELEASE / "echo"), echo_at, THREADS], "serving"))
-        serve = [sys.executable, "-m", "labeler", "serve", "--state-dir", state]
+        serve = [sys.executable, "-m", "labeler.cli", "serve", "--state-dir", state]
         serve += ["--grpc-address", labeler_at, "--admin-address", "127.0.0.1:0"]
         serve += ["--set", f"transport.threads={THREADS}", "--set", "log.format=json"]
         labeler = stack.enter_context(running(serve, '"serving"'))

@@ -10,7 +10,6 @@ import logging
 import queue
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Protocol
 
 from labeler.errors import (
@@ -179,7 +178,7 @@ class Control:
 
 
 def _stored_label(row: StoredRow) -> dict[str, Any]:
-    return {**asdict(row), "durability": _STORED}
+    return {**row._asdict(), "durability": _STORED}
 
 
 def _named(model: Mapping[str, Any]) -> dict[str, Any]:

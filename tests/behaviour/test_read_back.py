@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,16 +97,14 @@ def test_a_python_that_never_answers_ends_the_read_back_while_labels_go_on(tmp_p
         try:
             address = process.stdout.readline().strip()
             with wire(address) as stubs:
-                waiting = stubs.labels.GetLabel.future(
-                    label_pb2.GetLabelRequest(robot_id="r", sequence=1), timeout=30
-                )
+                # No deadline of the client's: what ends it is the server's own.
+                asked = label_pb2.GetLabelRequest(robot_id="r", sequence=1)
+                waiting = stubs.labels.GetLabel.future(asked)
                 for n in range(1, 101):
                     assert stubs.labels.Label(request("robot", n, floats(FAR))).label
-                # The server's own control deadline ends it, not the client's of 30 s.
-                began = time.monotonic()
                 with pytest.raises(grpc.RpcError) as ended:
                     waiting.result(timeout=30)
                 assert ended.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-                assert "stage queue" in str(ended.value.details()), time.monotonic() - began
+                assert "stage queue" in str(ended.value.details())
         finally:
             process.kill()

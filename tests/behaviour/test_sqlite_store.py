@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import sqlite3
@@ -44,7 +43,7 @@ def row(sequence: int, number: int, **changes: object) -> StoredRow:
         journal_id="journal",
         journal_number=number,
     )
-    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+    return base._replace(**changes)  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -29,6 +29,9 @@ class Settlement:
 
 def plan(rows: Iterable[StoredRow]) -> Plan:
     """One row a key: the one with the later number. All rows are of one journal."""
+    rows = list(rows)
+    if len({row.key for row in rows}) == len(rows):
+        return Plan(rows, {})
     winners: dict[tuple[str, int], StoredRow] = {}
     losers: dict[tuple[str, int], list[StoredRow]] = {}
     for row in sorted(rows, key=lambda row: row.journal_number):

@@ -191,8 +191,9 @@ class Writer:
             if self._held and len(self._held) < room and lingers:
                 self._hurry.wait(limits.linger_ms / 1000)
                 self._held = [*self._held, *self._take(room - len(self._held), 0)]
-        keys = {row.key for row in (*self._held, *due)}
-        self._held = [*self._held, *self._aside.take_due(now, keys, 0)]
+        if len(self._aside):
+            keys = {row.key for row in (*self._held, *due)}
+            self._held = [*self._held, *self._aside.take_due(now, keys, 0)]
 
     def _take(self, rows_max: int, timeout_ms: int) -> list[StoredRow]:
         records = self._records.take_records(rows_max, _TAKE_BYTES_MAX, timeout_ms)
@@ -208,6 +209,8 @@ class Writer:
 
     def _set_aside(self, planned: Plan, settlement: Settlement) -> None:
         """Refused rows wait for their next try; what was settled no longer does."""
+        if not settlement.refused and not len(self._aside):
+            return
         now = time.monotonic()
         confirmed = {*settlement.stored, *settlement.superseded}
         for row in planned.rows:

@@ -3,27 +3,28 @@
 use labeler_core::proto::{ModelState, ModelVersion, StoredLabel, journal::Record};
 use pyo3::{
     exceptions::PyValueError,
+    intern,
     prelude::*,
     types::{PyDict, PyList},
 };
 use serde_json::Value;
 
-/// A record with its number.
+/// A record with its number. The keys are made once a process: one dict is made for each label.
 pub fn record<'py>(py: Python<'py>, number: u64, record: &Record) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    dict.set_item("number", number)?;
-    dict.set_item("robot_id", &record.robot_id)?;
-    dict.set_item("sequence", record.sequence)?;
-    dict.set_item("model", &record.model)?;
-    dict.set_item("version", &record.version)?;
-    dict.set_item("label", &record.label)?;
-    dict.set_item("index", record.index)?;
-    dict.set_item("confidence", record.confidence)?;
-    dict.set_item("scores", &record.scores)?;
-    dict.set_item("source", record.source)?;
-    dict.set_item("labeled_at_unix_us", record.labeled_at_unix_us)?;
-    dict.set_item("captured_at_unix_us", record.captured_at_unix_us)?;
-    dict.set_item("sku", &record.sku)?;
+    dict.set_item(intern!(py, "number"), number)?;
+    dict.set_item(intern!(py, "robot_id"), &record.robot_id)?;
+    dict.set_item(intern!(py, "sequence"), record.sequence)?;
+    dict.set_item(intern!(py, "model"), &record.model)?;
+    dict.set_item(intern!(py, "version"), &record.version)?;
+    dict.set_item(intern!(py, "label"), &record.label)?;
+    dict.set_item(intern!(py, "index"), record.index)?;
+    dict.set_item(intern!(py, "confidence"), record.confidence)?;
+    dict.set_item(intern!(py, "scores"), &record.scores)?;
+    dict.set_item(intern!(py, "source"), record.source)?;
+    dict.set_item(intern!(py, "labeled_at_unix_us"), record.labeled_at_unix_us)?;
+    dict.set_item(intern!(py, "captured_at_unix_us"), record.captured_at_unix_us)?;
+    dict.set_item(intern!(py, "sku"), &record.sku)?;
     Ok(dict)
 }
 

@@ -38,7 +38,7 @@ impl Ending {
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const NOT_HTTP2: &[u8] = b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-type: text/plain\r\n\
-    connection: close\r\ncontent-length: 44\r\n\r\nThis port speaks gRPC over HTTP/2, h2c only.\n";
+    connection: close\r\ncontent-length: 45\r\n\r\nThis port speaks gRPC over HTTP/2, h2c only.\n";
 const PEEK_EVERY: Duration = Duration::from_millis(2);
 
 /// Serves a connection until its end. `drain` turns true when the service drains.
