@@ -82,7 +82,7 @@ def version() -> str:
     """The extension's version, equal to the package's."""
 
 def build_info() -> dict[str, str]:
-    """`version`, `profile` (`release` or `debug`), `rustc`'s edition: what `build_info` shows."""
+    """`version`, `profile` (`release` or `debug`), `target`: what `build_info` shows."""
 
 def init_logging(level: str, format: Literal["json", "text"]) -> None:
     """Sends the core's log to stderr, once a process: a bounded queue, what is over is counted."""
@@ -129,7 +129,7 @@ class Engine:
 
         A body is the reply's fields as a dict (labels as dicts of `StoredLabel`'s fields):
         `{"label": …}`, `{"labels": […], "next_page_token": …}` or `{"models": [ModelInfo…]}`; or
-        `{"error": kind, "message": …}` with kind one of not_found, invalid, model_invalid,
+        `{"error": kind, "message": …}` with kind one of label_not_found, not_found, invalid, model_invalid,
         unavailable, internal.
         """
     def load_model(self, name: str, version: str, standby: bool) -> ModelInfo:
@@ -156,7 +156,7 @@ def journal_verify(directory: str) -> dict[str, Any]:
 def journal_stat(directory: str) -> dict[str, Any]:
     """Sizes and counts, touches nothing.
 
-    Keys: `records`, `pending`, `live_bytes`, `disk_bytes`, `first_number`, `next_number`.
+    Keys: `journal_id`, `pending`, `oldest_pending`, `next_number`, `live_bytes`, `disk_bytes`, `segments`.
     """
 
 def journal_dump(directory: str, from_number: int, rows_max: int) -> list[Record]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -77,7 +78,7 @@ def serve(config: Config) -> int:
             log_fatal("the label path failed, see the lines above; start again to recover")
             return parts.engine.exit_code()
         _drain(config, parts)
-        return 0
+        return parts.engine.exit_code()
 
 
 def _start_log(config: Config, undo: ExitStack) -> LogSink:
@@ -96,6 +97,8 @@ def _start(config: Config, sink: LogSink, undo: ExitStack) -> _Parts:
     store = _open_store(config)
     undo.callback(store.close)
     store.ensure()  # labels have an end before one is made
+    # The core takes SIGINT as it takes SIGTERM; Python's own handler would raise in between.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     engine = Engine.start(core)  # recovers, loads, warms; opens the port last
     undo.callback(engine.stop)  # runs before the store closes: confirmations stop first
     writer = Writer(engine, store, _writer_limits(config, engine), random.Random())

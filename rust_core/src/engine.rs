@@ -22,10 +22,7 @@ use crate::{
     label::Durability,
     life::{Life, State},
     models::{Repository, load_runtime},
-    path::{
-        Defaults, Path, admit::Admit, batch::BatchLimits, dedupe::Dedupe, journal::Journaling,
-        restore, served::Served,
-    },
+    path::{Path, admit::Admit, dedupe::Dedupe, journal::Journaling, restore, served::Served},
     proto::journal::Record,
     row::Row,
     serving::{Parts, Serving},
@@ -85,21 +82,17 @@ impl Engine {
         let serving = Arc::new(Serving::new(Parts {
             repository: Repository::new(config.models.repositories.clone()),
             served: served.clone(),
-            limits: batch_limits(&config),
+            limits: path.into(),
             journaling: Journaling { journal: journal.clone(), clock, numbered },
             clock,
             supervisor: supervisor.clone(),
         }));
-        for model in &config.models.load {
-            let (name, version) = model.split_once('@').unwrap_or((model, ""));
-            serving.load(name, version, false).map_err(unloadable)?;
-        }
         let shared = Arc::new(Shared {
             path: Path {
                 admit: Admit::new(journal.clone(), path.stored_waiters_max),
                 dedupe,
                 served,
-                defaults: defaults(&config),
+                defaults: path.into(),
                 clock,
             },
             control: Control::new(config.control.queue_rows_max),
@@ -112,21 +105,33 @@ impl Engine {
             instance_id,
             journal_id: recovery.journal_id.to_string(),
         });
-        // Last: nobody enters a half-built house.
-        server.get_or_init(Mutex::default).lock().replace(Server::start(shared.clone())?);
-        let committer = Mutex::new(Some(committer));
-        let started_unix_us = clock.unix_us();
-        Ok(Arc::new(Self {
+        let engine = Arc::new(Self {
             shared,
             serving,
             journal,
             life,
-            started_unix_us,
+            started_unix_us: clock.unix_us(),
             config,
             server,
-            committer,
+            committer: Mutex::new(Some(committer)),
             supervisor,
-        }))
+        });
+        engine.open().inspect_err(|_| {
+            // What has started must not keep the journal's lock; the first error is the one to tell.
+            let _ = engine.stop();
+        })?;
+        Ok(engine)
+    }
+
+    /// Models first, the port last: nobody enters a half-built house.
+    fn open(&self) -> Result<()> {
+        for model in &self.config.models.load {
+            let (name, version) = model.split_once('@').unwrap_or((model, ""));
+            self.serving.load(name, version, false).map_err(unloadable)?;
+        }
+        let server = Server::start(self.shared.clone())?;
+        self.server.get_or_init(Mutex::default).lock().replace(server);
+        Ok(())
     }
 
     /// `host:port` that it listens on.
@@ -171,7 +176,8 @@ impl Engine {
         let engine = self.clone();
         let drain = move || {
             let lame_duck = Duration::from_millis(engine.config.drain.lame_duck_ms);
-            let budget = Duration::from_millis(engine.config.drain.budget_ms) / 2;
+            let budget = Duration::from_millis(engine.config.drain.budget_ms);
+            let budget = budget.saturating_sub(lame_duck) / 2;
             if let Some(server) = engine.server.get().and_then(|s| s.lock().take()) {
                 server.not_ready();
                 // Lame duck: balancers take their time to see that this pod is not ready.
@@ -197,10 +203,17 @@ impl Engine {
             self.life.wait(State::Draining, until - Instant::now());
         }
         self.shared.control.close();
+        // After a failure nothing has drained it.
+        if let Some(server) = self.server.get().and_then(|s| s.lock().take()) {
+            server.refuse();
+            server.stop();
+        }
         self.serving.stop();
         let closed = self.journal.close(JOURNAL_CLOSE);
-        if let Some(committer) = self.committer.lock().take() {
-            // Its failure, if any, is the state's.
+        if closed.is_ok()
+            && let Some(committer) = self.committer.lock().take()
+        {
+            // Its failure, if any, is the state's; one that hangs on the disk is left behind.
             let _ = committer.join();
         }
         self.life.advance(State::Stopped);
@@ -217,7 +230,7 @@ fn supervisor(life: Arc<Life>, server: Arc<OnceLock<Mutex<Option<Server>>>>) -> 
             && let Some(server) = server.try_lock()
             && let Some(server) = server.as_ref()
         {
-            server.not_ready();
+            server.refuse();
         }
     })
 }
@@ -260,23 +273,6 @@ fn unloadable(error: Error) -> Error {
         }
         other => other,
     }
-}
-
-fn batch_limits(config: &CoreConfig) -> BatchLimits {
-    let path = &config.path;
-    BatchLimits {
-        queue_rows_max: path.queue_rows_max,
-        bulk_queue_rows_max: path.bulk_queue_rows_max,
-        batch_rows_max: path.batch_rows_max,
-        bulk_run_us_max: path.bulk_run_us_max,
-        delay_us_max: path.delay_us_max,
-    }
-}
-
-fn defaults(config: &CoreConfig) -> Defaults {
-    let path = &config.path;
-    let (deadline_us, margin_us) = (path.deadline_ms * 1_000, path.deadline_margin_us);
-    Defaults { deadline_us, durability: path.durability, margin_us }
 }
 
 fn decoded(number: u64, body: &[u8]) -> Option<Numbered> {

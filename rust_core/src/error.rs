@@ -34,7 +34,7 @@ pub enum Error {
     },
     /// No label under this key is known here.
     #[error(
-        "no label of robot {robot_id:?} with sequence {sequence} is stored or pending here; \
+        "no label of robot {robot_id:?} with sequence {sequence} is stored or remembered here; \
          another pod may still hold it"
     )]
     LabelNotFound {

@@ -158,6 +158,11 @@ impl Row {
         self.weakest.fetch_min(level as u8, Ordering::AcqRel);
     }
 
+    /// A caller that is out of time takes a weaker level.
+    pub fn accept(&self, level: Durability) {
+        self.weakest.fetch_min(level as u8, Ordering::AcqRel);
+    }
+
     /// A caller left; true if it was the last and nobody has begun to compute the row, which is now
     /// cancelled and must leave its queue.
     pub fn leave(&self) -> bool {

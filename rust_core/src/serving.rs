@@ -16,10 +16,9 @@ use crate::{
         batch::{BatchLimits, Queue},
         infer,
         journal::Journaling,
-        served::{Served, Version},
+        served::{Counts, Served, Version},
     },
     proto::{ModelState, ModelVersion},
-    stages::Stages,
     supervise::Supervisor,
 };
 
@@ -43,14 +42,18 @@ pub struct Parts {
 pub struct Serving {
     parts: Parts,
     threads: Mutex<HashMap<NameAndVersion, JoinHandle<()>>>,
+    counts: Mutex<HashMap<NameAndVersion, Arc<Counts>>>,
 }
+
+/// Versions whose counts are kept after they were unloaded, at about a megabyte each.
+const COUNTED_VERSIONS_MAX: usize = 32;
 
 type NameAndVersion = (Arc<str>, Arc<str>);
 
 impl Serving {
     /// Nothing is loaded yet.
     pub fn new(parts: Parts) -> Self {
-        Self { parts, threads: Mutex::default() }
+        Self { parts, threads: Mutex::default(), counts: Mutex::default() }
     }
 
     /// Loads a version (empty: the newest), warms it, then serves it. A version that is loaded
@@ -129,9 +132,20 @@ impl Serving {
         described(version, serving)
     }
 
+    /// A version's counts: those of its last load, if they are still known.
+    fn counts(&self, available: &Available) -> Arc<Counts> {
+        let mut known = self.counts.lock();
+        if known.len() >= COUNTED_VERSIONS_MAX {
+            known.retain(|_, counts| Arc::strong_count(counts) > 1);
+        }
+        let key = (available.name.clone(), available.version.clone());
+        known.entry(key).or_default().clone()
+    }
+
     fn start(&self, available: Available) -> Result<(Arc<Version>, JoinHandle<()>)> {
         let (limits, clock) = (self.parts.limits, self.parts.clock);
         let journaling = self.parts.journaling.clone();
+        let counts = self.counts(&available);
         let (sender, receiver) = mpsc::sync_channel(1);
         let name = format!("infer-{}", available.name);
         let serve = move || {
@@ -146,8 +160,8 @@ impl Serving {
                 manifest: session.manifest().clone(),
                 precision: session.precision().to_owned(),
                 sha256: session.sha256().to_owned(),
-                queue: Queue::new(limits, clock),
-                stages: Stages::default(),
+                queue: Queue::new(limits, counts.batches.clone(), clock),
+                counts,
             });
             let _ = sender.send(Ok(version.clone()));
             let answered = |rows, answers| journaling.append(rows, answers);

@@ -15,11 +15,11 @@ use crate::{
     stages::{Series, sparse},
 };
 
-/// Latencies of each loaded version's stages since it was loaded.
+/// Latencies of each loaded version's stages since the start.
 pub fn stages(engine: &Engine) -> Vec<(Arc<Version>, Series)> {
     let versions = engine.shared.path.served.versions();
     let merged = |(version, _): (Arc<Version>, bool)| {
-        let series = version.stages.merged();
+        let series = version.counts.stages.merged();
         series.into_iter().map(move |s| (version.clone(), s))
     };
     versions.into_iter().flat_map(merged).collect()
@@ -68,17 +68,18 @@ fn errors(engine: &Engine) -> Value {
 
 fn queues(engine: &Engine) -> Value {
     let queue = |(version, serving): (Arc<Version>, bool)| {
-        let counts = version.queue.counts();
+        let (robot_rows, bulk_rows) = version.queue.waiting_rows();
+        let totals = version.counts.batches.lock().clone();
         json!({
             "model": &*version.manifest.name,
             "version": &*version.manifest.version,
             "serving": serving,
-            "robot_rows": counts.robot_rows,
-            "bulk_rows": counts.bulk_rows,
-            "batches_total": counts.batches_total,
-            "bulk_batches_total": counts.bulk_batches_total,
-            "rows_total": counts.rows_total,
-            "batch_rows": sparse(&counts.batch_rows),
+            "robot_rows": robot_rows,
+            "bulk_rows": bulk_rows,
+            "batches_total": totals.batches_total,
+            "bulk_batches_total": totals.bulk_batches_total,
+            "rows_total": totals.rows_total,
+            "batch_rows": sparse(&totals.batch_rows),
         })
     };
     engine.shared.path.served.versions().into_iter().map(queue).collect()

@@ -115,8 +115,8 @@ def _retries_ordered(s: Settings, _: Facts) -> str | None:
 
 
 def _lame_duck_fits_budget(s: Settings, _: Facts) -> str | None:
-    bound = s.drain.budget_ms
-    return _at_most(s.drain.lame_duck_ms, bound, f"drain.budget_ms ({bound})")
+    bound = s.drain.budget_ms // 2
+    return _at_most(s.drain.lame_duck_ms, bound, f"half of drain.budget_ms ({bound})")
 
 
 def _ports_differ(s: Settings, _: Facts) -> str | None:

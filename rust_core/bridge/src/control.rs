@@ -75,6 +75,10 @@ fn error(body: &Bound<'_, PyDict>) -> PyResult<Error> {
     let kind: String = field(body, "error")?;
     let message: String = field(body, "message")?;
     let text = |name: &str| field::<String>(body, name).unwrap_or_default();
+    if kind == "label_not_found" {
+        let sequence = field(body, "sequence")?;
+        return Ok(Error::LabelNotFound { robot_id: text("robot_id"), sequence });
+    }
     let kind = match kind.as_str() {
         "not_found" => Refusal::NotFound,
         "invalid" => Refusal::Invalid,

@@ -45,8 +45,9 @@ impl Engine {
         })?;
         let budget = ms(config.drain.budget_ms);
         let started = py.detach(|| {
+            let signals = guard::signals()?;
             let engine = labeler_core::Engine::start(config)?;
-            guard::watch(&engine, budget)?;
+            guard::watch(&engine, signals, budget)?;
             Ok(engine)
         });
         let inner = started.map_err(|e: Error| errors::to_python(py, &e))?;

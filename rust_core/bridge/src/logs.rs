@@ -5,12 +5,19 @@
 
 use std::{
     io::{IsTerminal as _, Write as _},
-    sync::OnceLock,
+    sync::{OnceLock, mpsc},
+    time::Duration,
 };
 
 use pyo3::{exceptions::PyValueError, prelude::*};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{
+    EnvFilter,
+    fmt::{
+        format::Writer,
+        time::{FormatTime as _, SystemTime},
+    },
+};
 
 const LINES_MAX: usize = 8_192;
 
@@ -46,17 +53,30 @@ pub fn dropped_total() -> u64 {
     LOGGING.get().map_or(0, |(dropped, _)| dropped.dropped_lines() as u64)
 }
 
-/// One line of the log's schema, written at once.
+/// One line of the log's schema, written at once: an exit follows. A stderr that nobody reads blocks its
+/// writers, so the line has a bounded time and the exit goes on without it.
 #[pyfunction]
-pub fn log_fatal(message: &str) {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let unix_s = since.map_or(0, |s| s.as_secs());
+pub fn log_fatal(py: Python<'_>, message: &str) {
+    py.detach(|| write_fatal(message));
+}
+
+/// The same, from a thread without Python.
+pub fn write_fatal(message: &str) {
+    let mut timestamp = String::new();
+    // Writing to a string does not fail.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
     let line = serde_json::json!({
-        "timestamp": unix_s,
+        "timestamp": timestamp,
         "level": "ERROR",
         "fields": { "message": message },
         "target": "labeler",
     });
-    // The process is about to end; there is nowhere to report to.
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let (sender, written) = mpsc::channel();
+    std::thread::spawn(move || {
+        let _ = writeln!(std::io::stderr(), "{line}");
+        let _ = sender.send(());
+    });
+    let _ = written.recv_timeout(FATAL_LINE_MAX);
 }
+
+const FATAL_LINE_MAX: Duration = Duration::from_millis(200);

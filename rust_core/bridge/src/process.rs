@@ -12,7 +12,7 @@ use signal_hook::{
     low_level::exit,
 };
 
-use crate::logs::log_fatal;
+use crate::logs::write_fatal;
 
 /// Exit code for a disk that failed (sysexits: EX_IOERR).
 const EXIT_DISK: i32 = 74;
@@ -23,10 +23,14 @@ const FAILURE_GRACE: Duration = Duration::from_secs(2);
 /// How long a last attempt to close the journal may take.
 const LAST_CLOSE: Duration = Duration::from_millis(200);
 
+/// Takes the signals over. From here on one that comes during the start is answered after it.
+pub fn signals() -> Result<Signals, Error> {
+    Signals::new([SIGTERM, SIGINT])
+        .map_err(|e| Error::Internal { part: "signals", reason: e.to_string() })
+}
+
 /// Watches signals and the engine's life from now on.
-pub fn watch(engine: &Arc<Engine>, budget: Duration) -> Result<(), Error> {
-    let mut signals = Signals::new([SIGTERM, SIGINT])
-        .map_err(|e| Error::Internal { part: "signals", reason: e.to_string() })?;
+pub fn watch(engine: &Arc<Engine>, mut signals: Signals, budget: Duration) -> Result<(), Error> {
     let (on_signal, on_failure) = (engine.clone(), engine.clone());
     engine.supervisor.spawn("signals", "signals".to_owned(), move || {
         for (count, signal) in signals.forever().enumerate() {
@@ -60,7 +64,7 @@ pub fn watch(engine: &Arc<Engine>, budget: Duration) -> Result<(), Error> {
 fn leave(engine: &Engine, why: &str) -> ! {
     let closed = engine.journal.close(LAST_CLOSE).is_ok();
     let pending = engine.journal.stats().pending;
-    log_fatal(&format!(
+    write_fatal(&format!(
         "{why}; {pending} labels wait in the journal for the store (closed: {closed})"
     ));
     exit(0);
@@ -70,7 +74,7 @@ fn fail(engine: &Engine) -> ! {
     let failure = engine.life.failure();
     let code = exit_code(failure.as_ref());
     let why = failure.map_or_else(|| "unknown".to_owned(), |e| e.to_string());
-    log_fatal(&format!("the process exits, recovery decides at the next start: {why}"));
+    write_fatal(&format!("the process exits, recovery decides at the next start: {why}"));
     exit(code);
 }
 

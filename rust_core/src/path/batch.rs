@@ -7,13 +7,16 @@
 
 use std::{
     collections::BTreeMap,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use hdrhistogram::Histogram;
 use parking_lot::{Condvar, Mutex};
 
-use crate::{clock::Clock, error::Error, label::Priority, stages::latency_histogram};
+use crate::{
+    clock::Clock, config::PathConfig, error::Error, label::Priority, limits::BATCH_ROWS_MAX,
+};
 
 use super::{Batches, Entry, Formed};
 
@@ -32,21 +35,48 @@ pub struct BatchLimits {
     pub delay_us_max: u64,
 }
 
-/// What the queue has done since the start.
+impl From<&PathConfig> for BatchLimits {
+    fn from(path: &PathConfig) -> Self {
+        Self {
+            queue_rows_max: path.queue_rows_max,
+            bulk_queue_rows_max: path.bulk_queue_rows_max,
+            batch_rows_max: path.batch_rows_max,
+            bulk_run_us_max: path.bulk_run_us_max,
+            delay_us_max: path.delay_us_max,
+        }
+    }
+}
+
+/// What a version's queues have done since the start, over all its loads: a counter never falls.
 #[derive(Debug, Clone)]
-pub struct QueueCounts {
-    /// Robots' rows waiting now.
-    pub robot_rows: usize,
-    /// Bulk rows waiting now.
-    pub bulk_rows: usize,
+pub struct BatchTotals {
     /// Batches formed.
     pub batches_total: u64,
     /// Of these, bulk batches.
     pub bulk_batches_total: u64,
     /// Rows in them.
     pub rows_total: u64,
-    /// Batches by their number of rows.
+    /// Batches by their exact number of rows.
     pub batch_rows: Histogram<u64>,
+}
+
+impl Default for BatchTotals {
+    fn default() -> Self {
+        let batch_rows = match Histogram::new_with_max(BATCH_ROWS_MAX, 4) {
+            Ok(histogram) => histogram,
+            Err(error) => unreachable!("constant bounds are valid: {error}"),
+        };
+        Self { batches_total: 0, bulk_batches_total: 0, rows_total: 0, batch_rows }
+    }
+}
+
+impl BatchTotals {
+    fn count(&mut self, rows: usize, bulk: bool) {
+        self.batches_total += 1;
+        self.bulk_batches_total += u64::from(bulk);
+        self.rows_total += rows as u64;
+        self.batch_rows.saturating_record(rows as u64);
+    }
 }
 
 /// Measured cost of a run: a moving average of the whole, and of it per row.
@@ -82,35 +112,16 @@ impl RunCost {
 
 type Place = (u64, u64);
 
+#[derive(Default)]
 struct Waiting {
     robots: BTreeMap<Place, Entry>,
     bulk: BTreeMap<Place, Entry>,
     next_id: u64,
     closed: bool,
-    counts: QueueCounts,
     cost: RunCost,
 }
 
 impl Waiting {
-    fn new() -> Self {
-        let counts = QueueCounts {
-            robot_rows: 0,
-            bulk_rows: 0,
-            batches_total: 0,
-            bulk_batches_total: 0,
-            rows_total: 0,
-            batch_rows: latency_histogram(),
-        };
-        Self {
-            robots: BTreeMap::new(),
-            bulk: BTreeMap::new(),
-            next_id: 0,
-            closed: false,
-            counts,
-            cost: RunCost::default(),
-        }
-    }
-
     fn side(&mut self, priority: Priority) -> &mut BTreeMap<Place, Entry> {
         match priority {
             Priority::Robot => &mut self.robots,
@@ -125,16 +136,12 @@ impl Waiting {
         let finish_us = now_us + self.cost.run_us();
         if !self.robots.is_empty() {
             take(&mut self.robots, finish_us, limits.batch_rows_max, &mut formed.rows);
-        } else if !self.bulk.is_empty() {
+        }
+        // Robots' rows may all have been withdrawn since they queued.
+        if formed.rows.is_empty() && !self.bulk.is_empty() {
             let rows_max = limits.batch_rows_max.min(self.cost.rows_within(limits.bulk_run_us_max));
             take(&mut self.bulk, finish_us, rows_max, &mut formed.rows);
             formed.bulk = true;
-        }
-        if !formed.rows.is_empty() {
-            self.counts.batches_total += 1;
-            self.counts.bulk_batches_total += u64::from(formed.bulk);
-            self.counts.rows_total += formed.rows.len() as u64;
-            self.counts.batch_rows.saturating_record(formed.rows.len() as u64);
         }
         formed
     }
@@ -179,13 +186,14 @@ pub struct Queue {
     waiting: Mutex<Waiting>,
     ready: Condvar,
     limits: BatchLimits,
+    totals: Arc<Mutex<BatchTotals>>,
     clock: Clock,
 }
 
 impl Queue {
-    /// An empty queue.
-    pub fn new(limits: BatchLimits, clock: Clock) -> Self {
-        Self { waiting: Mutex::new(Waiting::new()), ready: Condvar::new(), limits, clock }
+    /// An empty queue that counts on in `totals`.
+    pub fn new(limits: BatchLimits, totals: Arc<Mutex<BatchTotals>>, clock: Clock) -> Self {
+        Self { waiting: Mutex::default(), ready: Condvar::new(), limits, totals, clock }
     }
 
     /// Puts a row in line; returns its place, by which a cancelled row leaves.
@@ -230,11 +238,10 @@ impl Queue {
         self.ready.notify_all();
     }
 
-    /// Counts and lengths at this moment.
-    pub fn counts(&self) -> QueueCounts {
+    /// Robots' and bulk rows that wait now.
+    pub fn waiting_rows(&self) -> (usize, usize) {
         let waiting = self.waiting.lock();
-        let (robot_rows, bulk_rows) = (waiting.robots.len(), waiting.bulk.len());
-        QueueCounts { robot_rows, bulk_rows, ..waiting.counts.clone() }
+        (waiting.robots.len(), waiting.bulk.len())
     }
 
     fn linger(&self, waiting: &mut parking_lot::MutexGuard<'_, Waiting>) {
@@ -256,6 +263,9 @@ impl Batches for Queue {
         let mut waiting = self.waiting.lock();
         loop {
             let formed = waiting.form(self.clock.now_us(), &self.limits);
+            if !formed.rows.is_empty() {
+                self.totals.lock().count(formed.rows.len(), formed.bulk);
+            }
             if !formed.rows.is_empty() || !formed.expired.is_empty() {
                 return Some(formed);
             }
@@ -274,8 +284,6 @@ impl Batches for Queue {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::{
         label::{Durability, Key},
@@ -303,7 +311,7 @@ mod tests {
     }
 
     fn queue(entries: impl IntoIterator<Item = Entry>) -> Queue {
-        let queue = Queue::new(LIMITS, Clock::start());
+        let queue = Queue::new(LIMITS, Arc::default(), Clock::start());
         for entry in entries {
             assert!(queue.push(entry).is_ok());
         }
@@ -351,14 +359,23 @@ mod tests {
 
     #[test]
     fn a_cancelled_row_is_not_computed_and_frees_its_place() {
-        let queue = Queue::new(LIMITS, Clock::start());
+        let queue = Queue::new(LIMITS, Arc::default(), Clock::start());
         let first = entry(1, Priority::Robot, 100);
         let row = first.row.clone();
         let place = queue.push(first).ok().unwrap();
         assert!(row.leave());
         queue.remove(Priority::Robot, place);
-        assert_eq!(queue.counts().robot_rows, 0);
+        assert_eq!(queue.waiting_rows().0, 0);
         assert!(queue.waiting.lock().form(0, &LIMITS).rows.is_empty());
+    }
+
+    #[test]
+    fn withdrawn_robots_do_not_hold_bulk_up() {
+        let queue = queue([entry(1, Priority::Robot, 100), entry(2, Priority::Bulk, 100)]);
+        let mut waiting = queue.waiting.lock();
+        let row = waiting.robots.values().next().unwrap().row.clone();
+        assert!(row.leave());
+        assert_eq!(sequences(&waiting.form(0, &LIMITS).rows), vec![2]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! done; the same key with another digest is a conflict. Never computes, never waits.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{Arc, atomic::Ordering},
 };
 
@@ -43,8 +43,13 @@ struct Remembered {
     rows: HashMap<Key, Arc<Row>>,
     order: VecDeque<(u64, Arc<Row>)>,
     by_number: HashMap<u64, Arc<Row>>,
+    last_number: u64,
+    early: HashSet<u64>,
     counts: DedupeCounts,
 }
+
+/// Confirmations that may overtake their rows' numbers: more than one batch never does.
+const EARLY_MAX: usize = 4_096;
 
 /// The window.
 pub struct Dedupe {
@@ -64,7 +69,8 @@ impl Dedupe {
     pub fn look(&self, row: &Arc<Row>, level: Durability, now_us: u64) -> Seen {
         let mut remembered = self.remembered.lock();
         let seen = remembered.rows.get(&row.asked.key).cloned();
-        if let Some(first) = seen.filter(|r| r.progress() != Progress::Failed) {
+        // A row that failed, or whose record the journal refused, stands for nothing.
+        if let Some(first) = seen.filter(|r| r.failure().is_none()) {
             if first.asked.digest != row.asked.digest {
                 remembered.counts.conflicts_total += 1;
                 return Seen::Conflict;
@@ -92,17 +98,21 @@ impl Dedupe {
     /// Takes a failed row out, so that a retry is computed.
     pub fn forget(&self, row: &Arc<Row>) {
         let mut remembered = self.remembered.lock();
-        if remembered.rows.get(&row.asked.key).is_some_and(|r| Arc::ptr_eq(r, row)) {
+        if remembered.stands(row) {
             remembered.rows.remove(&row.asked.key);
         }
     }
 
-    /// Notes the journal number of rows, so that a confirmation finds them.
+    /// Notes the journal number of rows, so that a confirmation finds them. One that came before the
+    /// committer got here is not lost: its row is stored.
     pub fn numbered(&self, rows: &[Arc<Row>]) {
         let mut remembered = self.remembered.lock();
         for row in rows {
-            if remembered.by_number.len() < self.rows_max {
-                let number = row.number.load(Ordering::Acquire);
+            let number = row.number.load(Ordering::Acquire);
+            remembered.last_number = remembered.last_number.max(number);
+            if remembered.early.remove(&number) {
+                row.reached(Durability::Stored);
+            } else if remembered.by_number.len() < self.rows_max {
                 remembered.by_number.insert(number, row.clone());
             }
         }
@@ -111,7 +121,17 @@ impl Dedupe {
     /// The store has confirmed these numbers, or never will: rows that are still known, taken out.
     pub fn confirmed(&self, numbers: &[u64]) -> Vec<Arc<Row>> {
         let mut remembered = self.remembered.lock();
-        numbers.iter().filter_map(|n| remembered.by_number.remove(n)).collect()
+        let mut rows = Vec::new();
+        for number in numbers {
+            match remembered.by_number.remove(number) {
+                Some(row) => rows.push(row),
+                None if *number > remembered.last_number && remembered.early.len() < EARLY_MAX => {
+                    remembered.early.insert(*number);
+                }
+                None => {}
+            }
+        }
+        rows
     }
 
     /// The row of a key, if the window remembers it.
@@ -133,21 +153,38 @@ impl Remembered {
     }
 
     /// Rows leave by age once the store has them, since until then `GetLabel` answers from here; by
-    /// number they always leave, since memory is bounded.
+    /// number they always leave, since memory is bounded. A refused row left the map at once and only
+    /// its place in line is still here: it pushes nobody out.
     fn forget(&mut self, rows_max: usize, before_us: u64) {
         while let Some((since_us, row)) = self.order.front() {
             let old = *since_us < before_us && row.progress() >= Progress::Stored;
-            if !old && self.order.len() <= rows_max {
-                return;
+            if self.stands(row) && !old && self.rows.len() <= rows_max {
+                break;
             }
-            if self.rows.get(&row.asked.key).is_some_and(|r| Arc::ptr_eq(r, row)) {
-                self.rows.remove(&row.asked.key);
-            }
-            let number = row.number.load(Ordering::Acquire);
-            self.by_number.remove(&number);
-            self.order.pop_front();
+            self.forget_first();
+        }
+        if self.order.len() > 2 * rows_max {
+            let rows = &self.rows;
+            self.order.retain(|(_, row)| stands(rows, row));
         }
     }
+
+    fn forget_first(&mut self) {
+        let Some((_, row)) = self.order.pop_front() else { return };
+        if self.stands(&row) {
+            self.rows.remove(&row.asked.key);
+        }
+        self.by_number.remove(&row.number.load(Ordering::Acquire));
+    }
+
+    fn stands(&self, row: &Arc<Row>) -> bool {
+        stands(&self.rows, row)
+    }
+}
+
+/// Whether the row is the one that its key means.
+fn stands(rows: &HashMap<Key, Arc<Row>>, row: &Arc<Row>) -> bool {
+    rows.get(&row.asked.key).is_some_and(|r| Arc::ptr_eq(r, row))
 }
 
 #[cfg(test)]
@@ -221,5 +258,39 @@ mod tests {
         window.numbered(std::slice::from_ref(&first));
         assert_eq!(window.confirmed(&[39, 40]).len(), 1);
         assert!(window.confirmed(&[40]).is_empty());
+    }
+
+    #[test]
+    fn refused_rows_push_nobody_out() {
+        let window = Dedupe::new(4, 1_000);
+        let kept = row(1, 1);
+        look(&window, &kept, 0);
+        for sequence in 2..1_000 {
+            let refused = row(sequence, 1);
+            look(&window, &refused, 1);
+            refused.fail(Error::Cancelled);
+            window.forget(&refused);
+        }
+        assert!(window.get(&kept.asked.key).is_some());
+        assert!(window.remembered.lock().order.len() <= 9);
+    }
+
+    #[test]
+    fn a_record_that_the_journal_refused_can_be_tried_again() {
+        let window = Dedupe::new(4, 1_000);
+        let first = row(1, 1);
+        look(&window, &first, 0);
+        first.undurable(Error::Stopped);
+        assert!(matches!(look(&window, &row(1, 1), 1), Seen::New));
+    }
+
+    #[test]
+    fn a_confirmation_before_the_number_is_not_lost() {
+        let window = Dedupe::new(4, 1_000);
+        let first = row(1, 1);
+        first.number.store(40, Ordering::Release);
+        assert!(window.confirmed(&[40]).is_empty());
+        window.numbered(std::slice::from_ref(&first));
+        assert_eq!(first.progress(), Progress::Stored);
     }
 }

@@ -55,7 +55,7 @@ pub fn serve(
             entry.row.stamps.formed_us.store(formed_us, Ordering::Relaxed);
             entry.row.stamps.inferred_us.store(inferred_us, Ordering::Relaxed);
         }
-        let answers = answers(&manifest, &buffers.scores, rows.len());
+        let (rows, answers) = answers(&manifest, &buffers.scores, rows);
         answered(rows, answers);
     }
     Ok(())
@@ -75,11 +75,25 @@ impl Buffers {
     }
 }
 
-/// The label of each row is its highest score; the first of equals.
-fn answers(manifest: &Arc<Manifest>, scores: &[f32], rows: usize) -> Vec<Answer> {
+/// The label of each row is its highest score; the first of equals. A row whose scores are no numbers
+/// has no label: it fails alone.
+fn answers(
+    manifest: &Arc<Manifest>,
+    scores: &[f32],
+    rows: Vec<Entry>,
+) -> (Vec<Entry>, Vec<Answer>) {
     let width = manifest.labels.len();
-    assert_eq!(scores.len(), rows * width, "a run gives one score a row and label");
-    scores.chunks_exact(width).map(|row| answer(manifest, row)).collect()
+    assert_eq!(scores.len(), rows.len() * width, "a run gives one score a row and label");
+    let scored = rows.into_iter().zip(scores.chunks_exact(width));
+    let labelled = scored.filter_map(|(entry, scores)| {
+        if scores.iter().all(|score| score.is_finite()) {
+            return Some((entry, answer(manifest, scores)));
+        }
+        let reason = format!("model {} gave scores that are no numbers", manifest.name);
+        entry.row.fail(Error::Internal { part: "inference", reason });
+        None
+    });
+    labelled.unzip()
 }
 
 fn answer(manifest: &Manifest, scores: &[f32]) -> Answer {

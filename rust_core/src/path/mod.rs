@@ -19,6 +19,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::{
     clock::Clock,
+    config::PathConfig,
     error::{Error, Result},
     journal::Reservation,
     label::{Durability, Priority, Request, Values},
@@ -81,6 +82,13 @@ pub struct Defaults {
     pub durability: Durability,
     /// How long before its deadline a caller gets the level reached so far, in µs.
     pub margin_us: u64,
+}
+
+impl From<&PathConfig> for Defaults {
+    fn from(path: &PathConfig) -> Self {
+        let (deadline_us, margin_us) = (path.deadline_ms * 1_000, path.deadline_margin_us);
+        Self { deadline_us, durability: path.durability, margin_us }
+    }
 }
 
 /// When a request came in and was decoded, µs on the engine's clock.
@@ -198,11 +206,7 @@ impl Path {
             error
         };
         let values = values.map_or_else(|| version.values(&request.payload), Ok).map_err(refuse)?;
-        let manifest = &version.manifest;
-        let label_bytes = manifest.labels.iter().map(|l| l.len()).max().unwrap_or(0);
-        let names = manifest.name.len() + manifest.version.len() + label_bytes;
-        let strings = names + request.key.robot_id.len() + request.sku.len();
-        let room = self.admit.reserve(strings, manifest.labels.len()).map_err(refuse)?;
+        let room = self.room(version, request).map_err(refuse)?;
         row.stamps.queued_us.store(self.clock.now_us(), Ordering::Relaxed);
         let mut entry = Entry { row: row.clone(), values, reservation: Some(room) };
         loop {
@@ -211,13 +215,27 @@ impl Path {
                 // The version was replaced since it was resolved: its successor takes the row.
                 Err(refusal) if refusal.0 == Error::Stopped => {
                     entry = refusal.1;
-                    *version =
-                        self.served.resolve(&request.model, &request.version).map_err(refuse)?;
+                    let next = self.served.resolve(&request.model, &request.version);
+                    let next = next.map_err(refuse)?;
+                    if Arc::ptr_eq(&next, version) {
+                        return Err(refuse(Error::Unavailable { state: "stopping" }));
+                    }
+                    *version = next;
                     entry.values = version.values(&request.payload).map_err(refuse)?;
+                    entry.reservation = Some(self.room(version, request).map_err(refuse)?);
                 }
                 Err(refusal) => return Err(refuse(refusal.0)),
             }
         }
+    }
+
+    /// Room in the journal for the record that this request will make.
+    fn room(&self, version: &Version, request: &Request) -> Result<Reservation> {
+        let manifest = &version.manifest;
+        let label_bytes = manifest.labels.iter().map(|l| l.len()).max().unwrap_or(0);
+        let names = manifest.name.len() + manifest.version.len() + label_bytes;
+        let strings = names + request.key.robot_id.len() + request.sku.len();
+        self.admit.reserve(strings, manifest.labels.len())
     }
 
     fn waiter(&self, row: &Arc<Row>, version: &Arc<Version>, place: (u64, u64)) -> Waiter {

@@ -54,6 +54,7 @@ impl Waiter {
             && self.row.failure().is_none()
         {
             // No answer yet: the margin was for telling a level, and there is none to tell.
+            self.row.accept(Durability::Buffered);
             self.reaches(Durability::Buffered, want.deadline).await;
         }
         outcome(&self.row, want)

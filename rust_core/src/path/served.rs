@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::{
     error::{Error, Result},
@@ -14,7 +14,16 @@ use crate::{
     stages::Stages,
 };
 
-use super::batch::Queue;
+use super::batch::{BatchTotals, Queue};
+
+/// What is counted for a version since the start, over all its loads: a counter never falls.
+#[derive(Default)]
+pub struct Counts {
+    /// Latencies by stage.
+    pub stages: Stages,
+    /// Batches.
+    pub batches: Arc<Mutex<BatchTotals>>,
+}
 
 /// A loaded, warm version. Its session is not here: it lives and dies on the version's own thread.
 pub struct Version {
@@ -26,8 +35,8 @@ pub struct Version {
     pub sha256: String,
     /// Its waiting rows.
     pub queue: Queue,
-    /// Its latencies.
-    pub stages: Stages,
+    /// Its latencies and batches since the start, kept over its loads.
+    pub counts: Arc<Counts>,
 }
 
 impl Version {

@@ -58,12 +58,15 @@ impl Answered {
         Ok(Self { response, meter: Meter { entry, version, timing, arrived_us, resumed_us } })
     }
 
-    fn write(self, buf: &mut impl BufMut, clock: &Clock) {
+    /// A unary reply's encoding begins where its caller woke, at `resumed_us`; that of a row or a
+    /// message when its turn comes, since until then it only waits for its neighbours.
+    fn write(self, buf: &mut impl BufMut, clock: &Clock, begun_us: Option<u64>) {
         let Self { response, meter } = self;
         let Meter { entry, version, mut timing, arrived_us, resumed_us } = meter;
+        let begun_us = begun_us.unwrap_or(resumed_us);
         response.encode_raw(buf);
         let now_us = clock.now_us();
-        timing.set(Stage::Encode, resumed_us, now_us);
+        timing.set(Stage::Encode, begun_us, now_us);
         timing.total_us = now_us.saturating_sub(arrived_us);
         let last = wire::timing(&timing);
         let last = proto::Timing {
@@ -74,7 +77,7 @@ impl Answered {
         encode_key(RESPONSE_TIMING, WireType::LengthDelimited, buf);
         encode_varint(last.encoded_len() as u64, buf);
         last.encode_raw(buf);
-        version.stages.record(&timing);
+        version.counts.stages.record(&timing);
         entry.answered();
     }
 }
@@ -92,7 +95,7 @@ pub trait Outgoing: Send + 'static {
 
 impl Outgoing for Answered {
     fn write(self, buf: &mut EncodeBuf<'_>, clock: &Clock) {
-        Answered::write(self, buf, clock);
+        Answered::write(self, buf, clock, None);
     }
 }
 
@@ -159,7 +162,7 @@ fn nested(
     clock: &Clock,
 ) {
     inner.clear();
-    answered.write(inner, clock);
+    answered.write(inner, clock, Some(clock.now_us()));
     length_delimited(field, inner, buf);
 }
 

@@ -31,17 +31,17 @@ pub struct Call {
     pub timeout_us: Option<u64>,
 }
 
-/// Answers one request; `entry` is closed on every way out, by dropping it if the caller leaves.
+/// Answers one request; its entry is closed on every way out, by dropping it if the caller leaves.
 pub async fn label(
-    shared: &Shared,
+    shared: Arc<Shared>,
     call: Call,
-    entry: Entry,
     received: Request<Received<proto::LabelRequest>>,
 ) -> std::result::Result<Response<Answered>, Status> {
+    let entry = shared.accounts.receive(Method::Label);
     let Received { message, arrival } = received.into_inner();
     let arrival = Arrival { arrived_us: call.arrived_us, ..arrival };
     let answer = match message {
-        Ok(message) => one(shared, call, message, Priority::Robot, arrival).await,
+        Ok(message) => one(&shared, call, message, Priority::Robot, arrival).await,
         Err(error) => Err(error),
     };
     match answer {
@@ -55,7 +55,7 @@ pub async fn label(
 
 /// Answers each row; the call fails only as a whole if it is no batch.
 pub async fn label_batch(
-    shared: &Arc<Shared>,
+    shared: Arc<Shared>,
     call: Call,
     received: Request<Received<proto::LabelBatchRequest>>,
 ) -> std::result::Result<Response<Rows>, Status> {
@@ -70,7 +70,7 @@ pub async fn label_batch(
     };
     let rows = rows.into_iter().map(|message| {
         let entry = shared.accounts.receive(Method::LabelBatch);
-        row(shared, call, entry, message, Priority::Bulk, arrival)
+        row(&shared, call, entry, message, Priority::Bulk, arrival)
     });
     Ok(Response::new(Rows(join_all(rows).await)))
 }

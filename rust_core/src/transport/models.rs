@@ -11,7 +11,7 @@ use crate::{
     proto::{self, model_service_server::ModelService},
 };
 
-use super::{Shared, deadline, readback};
+use super::{Shared, deadline, labels::Call, readback};
 
 /// Loading takes longer than a read: deadline of an operation that names none.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
@@ -52,7 +52,8 @@ impl Models {
         let default_us = OPERATION_TIMEOUT.as_micros() as u64;
         let timeout_us = deadline::timeout_us(&headers)?.unwrap_or(default_us);
         let ask = ask(request.into_inner())?;
-        match readback::ask(&self.shared, ask, arrived_us, Some(timeout_us)).await? {
+        let call = Call { arrived_us, timeout_us: Some(timeout_us) };
+        match readback::ask(&self.shared, ask, call).await? {
             Answered::Models(models) => Ok(models),
             other => Err(readback::unexpected(&other)),
         }

@@ -16,20 +16,18 @@ use crate::{
 use super::{
     Shared,
     codec::{Plain, Received},
+    labels::Call,
     wire::{self, invalid},
 };
 
-type Timeout = Result<Option<u64>>;
-
 /// One label by its key.
 pub async fn get_label(
-    shared: &Arc<Shared>,
-    arrived_us: u64,
-    timeout_us: Timeout,
+    shared: Arc<Shared>,
+    call: Call,
     received: Request<Received<proto::GetLabelRequest>>,
 ) -> std::result::Result<Response<Plain<proto::GetLabelResponse>>, Status> {
     let entry = shared.accounts.receive(Method::GetLabel);
-    match get(shared, arrived_us, timeout_us, received.into_inner().message).await {
+    match get(&shared, call, received.into_inner().message).await {
         Ok(label) => {
             let response = proto::GetLabelResponse { label: Some(label) };
             Ok(Response::new(Plain(response, entry)))
@@ -40,13 +38,12 @@ pub async fn get_label(
 
 /// One robot's stored labels, a page.
 pub async fn list_labels(
-    shared: &Arc<Shared>,
-    arrived_us: u64,
-    timeout_us: Timeout,
+    shared: Arc<Shared>,
+    call: Call,
     received: Request<Received<proto::ListLabelsRequest>>,
 ) -> std::result::Result<Response<Plain<proto::ListLabelsResponse>>, Status> {
     let entry = shared.accounts.receive(Method::ListLabels);
-    match list(shared, arrived_us, timeout_us, received.into_inner().message).await {
+    match list(&shared, call, received.into_inner().message).await {
         Ok(response) => Ok(Response::new(Plain(response, entry))),
         Err(error) => Err(shared.refuse(entry, &error)),
     }
@@ -54,18 +51,17 @@ pub async fn list_labels(
 
 async fn get(
     shared: &Shared,
-    arrived_us: u64,
-    timeout_us: Timeout,
+    call: Call,
     message: Result<proto::GetLabelRequest>,
 ) -> Result<proto::StoredLabel> {
-    let (timeout_us, message) = (timeout_us?, message?);
+    let message = message?;
     let key = wire::key(&message.robot_id, message.sequence)?;
     let row = shared.path.dedupe.get(&key);
     let pending = row.and_then(|r| wire::pending(&r, &shared.instance_id, &shared.journal_id));
     if let Some(label) = pending {
         return Ok(label);
     }
-    match ask(shared, Ask::Get(message), arrived_us, timeout_us).await? {
+    match ask(shared, Ask::Get(message), call).await? {
         Answered::Label(label) => Ok(*label),
         other => Err(unexpected(&other)),
     }
@@ -73,11 +69,10 @@ async fn get(
 
 async fn list(
     shared: &Shared,
-    arrived_us: u64,
-    timeout_us: Timeout,
+    call: Call,
     message: Result<proto::ListLabelsRequest>,
 ) -> Result<proto::ListLabelsResponse> {
-    let (timeout_us, mut message) = (timeout_us?, message?);
+    let mut message = message?;
     let robot_bytes = message.robot_id.len();
     if robot_bytes == 0 || robot_bytes > ROBOT_ID_BYTES_MAX {
         let expected = format!("1 to {ROBOT_ID_BYTES_MAX} bytes");
@@ -89,21 +84,16 @@ async fn list(
     if message.page_size == 0 {
         message.page_size = PAGE_ROWS_DEFAULT;
     }
-    match ask(shared, Ask::List(message), arrived_us, timeout_us).await? {
+    match ask(shared, Ask::List(message), call).await? {
         Answered::Labels(response) => Ok(response),
         other => Err(unexpected(&other)),
     }
 }
 
 /// Asks the control side within the call's deadline.
-pub async fn ask(
-    shared: &Shared,
-    ask: Ask,
-    arrived_us: u64,
-    timeout_us: Option<u64>,
-) -> Result<Answered> {
-    let timeout_us = timeout_us.unwrap_or(shared.control_timeout_us).min(DEADLINE_US_MAX);
-    shared.control.ask(ask, shared.clock.instant(arrived_us + timeout_us)).await
+pub async fn ask(shared: &Shared, ask: Ask, call: Call) -> Result<Answered> {
+    let timeout_us = call.timeout_us.unwrap_or(shared.control_timeout_us).min(DEADLINE_US_MAX);
+    shared.control.ask(ask, shared.clock.instant(call.arrived_us + timeout_us)).await
 }
 
 /// The control side answered another question.

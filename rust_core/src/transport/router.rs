@@ -9,7 +9,10 @@ use std::{
     future::Future,
     panic::AssertUnwindSafe,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
 };
 
@@ -20,11 +23,14 @@ use tokio::sync::watch;
 use tonic::{Status, body::Body, server::Grpc, service::Routes};
 use tower::{Service, service_fn};
 
-use crate::{account::Method, error::Error, proto, supervise::panic_message};
+use crate::{
+    account::Method, error::Error, limits::MESSAGE_US_MAX, proto, stages::Stage,
+    supervise::panic_message,
+};
 
 use super::{
     Shared,
-    codec::{Answered, Plain, Rows, StreamReply, TimedCodec},
+    codec::{Received, StreamReply, TimedCodec},
     connection::Ending,
     deadline::timeout_us,
     labels::{self, Call},
@@ -69,16 +75,28 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
             let mut others = self.router.others.clone();
             return Box::pin(async move { others.call(request).await });
         };
-        let arrived_us = shared.clock.now_us();
         match method {
-            "Label" => guarded(shared.clone(), unary(shared, arrived_us, request)),
-            "LabelBatch" => guarded(shared.clone(), batch(shared, arrived_us, request)),
+            "Label" => {
+                let call = unary(shared.clone(), Method::Label, request, labels::label);
+                guarded(shared, call)
+            }
+            "LabelBatch" => {
+                let call = unary(shared.clone(), Method::LabelBatch, request, labels::label_batch);
+                guarded(shared, call)
+            }
             "LabelStream" => {
                 let ending = self.ending.clone();
                 guarded(shared.clone(), label_stream(shared, ending, request))
             }
-            "GetLabel" => guarded(shared.clone(), get(shared, arrived_us, request)),
-            "ListLabels" => guarded(shared.clone(), list(shared, arrived_us, request)),
+            "GetLabel" => {
+                let call = unary(shared.clone(), Method::GetLabel, request, readback::get_label);
+                guarded(shared, call)
+            }
+            "ListLabels" => {
+                let list = readback::list_labels;
+                let call = unary(shared.clone(), Method::ListLabels, request, list);
+                guarded(shared, call)
+            }
             method => {
                 let text = format!("LabelService has no method {method:?}");
                 let status = Status::unimplemented(text);
@@ -113,45 +131,44 @@ where
     Grpc::new(TimedCodec::new(shared.clock)).max_decoding_message_size(bytes_max)
 }
 
-async fn unary(shared: Arc<Shared>, arrived_us: u64, request: Request<Incoming>) -> Response<Body> {
-    let mut entry = Some(shared.accounts.receive(Method::Label));
-    let call = match timeout_us(request.headers()) {
-        Ok(timeout_us) => Call { arrived_us, timeout_us },
-        Err(error) => return refuse(&shared, &mut entry, &error),
+/// Runs a call of one message. The message must have arrived by the call's deadline, since until then
+/// nobody else looks at the time; from there on the handler keeps it.
+async fn unary<M, O, H, F>(
+    shared: Arc<Shared>,
+    method: Method,
+    request: Request<Incoming>,
+    handler: H,
+) -> Response<Body>
+where
+    M: prost::Message + Default + 'static,
+    O: super::codec::Outgoing,
+    H: Fn(Arc<Shared>, Call, tonic::Request<Received<M>>) -> F + Send,
+    F: Future<Output = Result<tonic::Response<O>, Status>> + Send,
+{
+    let arrived_us = shared.clock.now_us();
+    let timeout_us = match timeout_us(request.headers()) {
+        Ok(timeout_us) => timeout_us,
+        Err(error) => return shared.refuse(shared.accounts.receive(method), &error).into_http(),
     };
-    let answer = {
-        let (shared, entry) = (&shared, &mut entry);
-        let handler = service_fn(move |received| {
-            // One call, one message: the entry is there.
-            let entry = entry.take().unwrap_or_else(|| shared.accounts.receive(Method::Label));
-            labels::label(shared, call, entry, received)
-        });
-        grpc::<proto::LabelRequest, Answered>(shared).unary(Borrowed(handler), request).await
-    };
-    count_unread(&shared, entry, &answer);
-    answer
-}
-
-async fn batch(shared: Arc<Shared>, arrived_us: u64, request: Request<Incoming>) -> Response<Body> {
-    let call = match timeout_us(request.headers()) {
-        Ok(timeout_us) => Call { arrived_us, timeout_us },
-        Err(error) => {
-            let mut entry = Some(shared.accounts.receive(Method::LabelBatch));
-            return refuse(&shared, &mut entry, &error);
+    let call = Call { arrived_us, timeout_us };
+    let reached = AtomicBool::new(false);
+    let mut grpc = grpc::<M, O>(&shared);
+    let service = service_fn(|received| {
+        reached.store(true, Ordering::Relaxed);
+        handler(shared.clone(), call, received)
+    });
+    let mut answer = std::pin::pin!(grpc.unary(Borrowed(service), request));
+    let until = shared.clock.instant(arrived_us + timeout_us.unwrap_or(MESSAGE_US_MAX));
+    let answer = match tokio::time::timeout_at(until.into(), &mut answer).await {
+        Ok(answer) => answer,
+        Err(_) if reached.load(Ordering::Relaxed) => answer.await,
+        Err(_) => {
+            let error = Error::DeadlinePassed { stage: Stage::Decode, label_exists: false };
+            return shared.refuse(shared.accounts.receive(method), &error).into_http();
         }
     };
-    let mut reached = false;
-    let answer = {
-        let (shared, reached) = (&shared, &mut reached);
-        let handler = service_fn(move |received| {
-            *reached = true;
-            labels::label_batch(shared, call, received)
-        });
-        grpc::<proto::LabelBatchRequest, Rows>(shared).unary(Borrowed(handler), request).await
-    };
-    if !reached {
-        let entry = shared.accounts.receive(Method::LabelBatch);
-        count_unread(&shared, Some(entry), &answer);
+    if !reached.load(Ordering::Relaxed) {
+        count_unread(&shared, method, &answer);
     }
     answer
 }
@@ -169,41 +186,19 @@ async fn label_stream(
     grpc.streaming(handler, request).await
 }
 
-async fn get(shared: Arc<Shared>, arrived_us: u64, request: Request<Incoming>) -> Response<Body> {
-    let timeout_us = timeout_us(request.headers());
-    let mut grpc = grpc::<proto::GetLabelRequest, Plain<proto::GetLabelResponse>>(&shared);
-    let handler = service_fn(|received| {
-        readback::get_label(&shared, arrived_us, timeout_us.clone(), received)
-    });
-    grpc.unary(Borrowed(handler), request).await
-}
-
-async fn list(shared: Arc<Shared>, arrived_us: u64, request: Request<Incoming>) -> Response<Body> {
-    let timeout_us = timeout_us(request.headers());
-    let mut grpc = grpc::<proto::ListLabelsRequest, Plain<proto::ListLabelsResponse>>(&shared);
-    let handler = service_fn(|received| {
-        readback::list_labels(&shared, arrived_us, timeout_us.clone(), received)
-    });
-    grpc.unary(Borrowed(handler), request).await
-}
-
-fn refuse(
-    shared: &Shared,
-    entry: &mut Option<crate::account::Entry>,
-    error: &Error,
-) -> Response<Body> {
-    match entry.take() {
-        Some(entry) => shared.refuse(entry, error).into_http(),
-        None => super::status::to_status(error).into_http(),
-    }
-}
+/// What tonic says of a request that ended before its message.
+const NO_MESSAGE: &str = "Missing request message.";
 
 /// tonic refused the message before the handler saw it: too large, cut short, compressed unknown.
-fn count_unread(shared: &Shared, entry: Option<crate::account::Entry>, answer: &Response<Body>) {
-    let Some(entry) = entry else { return };
+fn count_unread(shared: &Shared, method: Method, answer: &Response<Body>) {
     let status = Status::from_header_map(answer.headers());
     let message = status.as_ref().map_or("no status", |s| s.message()).to_owned();
+    if message == NO_MESSAGE {
+        // The caller left while it sent: nothing was received.
+        return;
+    }
     shared.errors.count(status.map_or(tonic::Code::Unknown, |s| s.code()));
+    let entry = shared.accounts.receive(method);
     entry.ended(&super::wire::invalid("message", message, "one whole gRPC message"));
 }
 

@@ -35,6 +35,8 @@ pub struct Server {
 
 /// How often a drain looks whether its work is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(5);
+/// How long streams and connections may take to say goodbye.
+const GOODBYE_MAX: Duration = Duration::from_secs(1);
 const ACCEPT_BACKLOG: i32 = 4096;
 
 impl Server {
@@ -79,20 +81,38 @@ impl Server {
     pub fn drain(&self, budget: Duration) -> bool {
         let _ = self.drain.send(true);
         self.shared.path.admit.close();
-        let until = std::time::Instant::now() + budget;
-        while self.shared.accounts.in_flight() > 0 {
-            if std::time::Instant::now() >= until {
-                return false;
-            }
-            std::thread::sleep(DRAIN_LOOK);
-        }
-        true
+        let gauges = &self.shared.gauges;
+        let done = wait_until(budget, || self.shared.accounts.in_flight() == 0);
+        // Streams say goodbye and connections send what is written and GOAWAY; then they end by
+        // themselves, unless their peer is deaf.
+        wait_until(budget.min(GOODBYE_MAX), || {
+            gauges.streams.load(Ordering::Acquire) == 0
+                && gauges.connections.load(Ordering::Acquire) == 0
+        });
+        done
+    }
+
+    /// A part broke: not ready, and nothing is taken any more.
+    pub fn refuse(&self) {
+        self.shared.path.admit.close();
+        self.not_ready();
     }
 
     /// Ends the runtime; connections that are left are cut.
     pub fn stop(self) {
         self.runtime.shutdown_timeout(Duration::from_millis(500));
     }
+}
+
+fn wait_until(budget: Duration, done: impl Fn() -> bool) -> bool {
+    let until = std::time::Instant::now() + budget;
+    while !done() {
+        if std::time::Instant::now() >= until {
+            return false;
+        }
+        std::thread::sleep(DRAIN_LOOK);
+    }
+    true
 }
 
 fn bind(address: &str) -> Result<StdListener> {

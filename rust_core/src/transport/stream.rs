@@ -13,8 +13,9 @@ use std::{
 };
 
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream::FuturesUnordered};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::{account::Method, error::Error, label::Priority, proto};
 
@@ -29,7 +30,7 @@ type Incoming = Streaming<Received<proto::LabelRequest>>;
 
 /// The replies of a stream, then its status.
 pub struct Replies {
-    replies: mpsc::Receiver<StreamReply>,
+    replies: Arc<Mutex<mpsc::Receiver<StreamReply>>>,
     ended: Option<oneshot::Receiver<Status>>,
 }
 
@@ -37,7 +38,8 @@ impl Stream for Replies {
     type Item = Result<StreamReply, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        match self.replies.poll_recv(context) {
+        let polled = self.replies.lock().poll_recv(context);
+        match polled {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Some(reply)) => Poll::Ready(Some(Ok(reply))),
             Poll::Ready(None) => {
@@ -58,10 +60,17 @@ pub fn label_stream(
     let (sender, replies) = mpsc::channel(shared.config.stream_in_flight_max);
     let (why, ended) = oneshot::channel();
     let incoming = received.into_inner();
+    let replies = Arc::new(Mutex::new(replies));
+    let unread = replies.clone();
     tokio::spawn(async move {
         let _open = Counted::new(&shared.gauges.streams);
         let robot = Robot { shared: &shared, sender: &sender };
-        if let Some(status) = robot.serve(incoming, ending).await {
+        let status = robot.serve(incoming, ending).await;
+        if status.as_ref().is_some_and(|s| s.code() == Code::ResourceExhausted) {
+            // Nobody reads: the requests behind these replies end here, as cancelled.
+            while unread.lock().try_recv().is_ok() {}
+        }
+        if let Some(status) = status {
             let _ = why.send(status);
         }
         drop(sender);
