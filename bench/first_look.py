@@ -125,7 +125,9 @@ def verdict(result: dict[str, object]) -> str:
     demand, ratio, spread = result["demand"], result["cpu_ratio"], result["aa_spread"]
     if demand is None:
         return ""
-    assert isinstance(demand, float) and isinstance(ratio, float) and isinstance(spread, float)
+    assert isinstance(demand, float)
+    assert isinstance(ratio, float)
+    assert isinstance(spread, float)
     if spread > demand:
         return "not measurable here"
     return f"{'within' if ratio <= demand else 'over'} {demand:g}x"
@@ -137,6 +139,7 @@ def show(result: dict[str, object]) -> None:
         f"{result['question']:<22} {result['load']:<15}"
         f" cpu/label {result['a_server_cpu_us_per_label']:6.1f} -> "
         f"{result['b_server_cpu_us_per_label']:6.1f} us"
+        f" (label path {result['b_path_cpu_us_per_label']:.1f}, the rest is the store's writer)"
         f"  ratio {result['cpu_ratio']:.2f} [{result['cpu_ratio_min']:.2f}.."
         f"{result['cpu_ratio_max']:.2f}]  A/A {result['aa_ratio']:.2f}"
         f"  {result['b_calls_per_s']:7.0f}/s"

@@ -129,8 +129,8 @@ class Engine:
 
         A body is the reply's fields as a dict (labels as dicts of `StoredLabel`'s fields):
         `{"label": …}`, `{"labels": […], "next_page_token": …}` or `{"models": [ModelInfo…]}`; or
-        `{"error": kind, "message": …}` with kind one of label_not_found, not_found, invalid, model_invalid,
-        unavailable, internal.
+        `{"error": kind, "message": …}` with kind one of label_not_found, not_found, invalid,
+        model_invalid, unavailable, internal.
         """
     def load_model(self, name: str, version: str, standby: bool) -> ModelInfo:
         """Checks, loads and warms a version beside the others, then switches to it. Waits."""
@@ -156,7 +156,8 @@ def journal_verify(directory: str) -> dict[str, Any]:
 def journal_stat(directory: str) -> dict[str, Any]:
     """Sizes and counts, touches nothing.
 
-    Keys: `journal_id`, `pending`, `oldest_pending`, `next_number`, `live_bytes`, `disk_bytes`, `segments`.
+    Keys: `journal_id`, `pending`, `oldest_pending`, `next_number`, `live_bytes`, `disk_bytes`,
+    `segments` (list).
     """
 
 def journal_dump(directory: str, from_number: int, rows_max: int) -> list[Record]:

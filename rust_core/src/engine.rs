@@ -117,7 +117,8 @@ impl Engine {
             supervisor,
         });
         engine.open().inspect_err(|_| {
-            // What has started must not keep the journal's lock; the first error is the one to tell.
+            // What has started must not keep the journal's lock; the first error is the one to
+            // tell.
             let _ = engine.stop();
         })?;
         Ok(engine)

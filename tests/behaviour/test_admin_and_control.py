@@ -15,7 +15,7 @@ import pytest
 
 from labeler.control import Control
 from labeler.errors import ConfigError, InUseError, ModelInvalidError, StoppedError
-from labeler.stores.base import StoredRow
+from labeler.stores.base import Page, Query, StoredRow, StoreUnavailableError
 from labeler.stores.sqlite import SqliteStore
 from labeler.telemetry.admin import AdminServer
 
@@ -83,6 +83,15 @@ def test_a_taken_port_has_exit_code_69_and_is_named(admin: AdminServer) -> None:
     assert caught.value.exit_code == 69
 
 
+def test_a_start_asks_no_resolver_for_the_name_of_this_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(socket, "getfqdn", asked.append)
+    AdminServer("127.0.0.1:0").stop()
+    assert asked == []
+
+
 def test_an_address_of_another_machine_is_a_wrong_setting() -> None:
     with pytest.raises(ConfigError, match=r"admin\.address = 192\.0\.2\.1:9464"):
         AdminServer("192.0.2.1:9464")
@@ -99,11 +108,13 @@ class Core:
         self.stopped = False
         self.release_load = threading.Event()
 
-    def ask(self, kind: str, wait: bool = True, **body: Any) -> dict[str, Any]:
+    def ask(
+        self, kind: str, wait: bool = True, deadline_ms: int = 5000, **body: Any
+    ) -> dict[str, Any]:
         with self._changed:
             self._asked += 1
             number = self._asked
-            request = {"id": number, "kind": kind, "body": body, "deadline_ms": 5000}
+            request = {"id": number, "kind": kind, "body": body, "deadline_ms": deadline_ms}
             self._requests.append(request)
             self._changed.notify_all()
             if not wait:
@@ -164,6 +175,21 @@ def control(core: Core, store: SqliteStore) -> Iterator[Control]:
     control.join(20)
 
 
+class SlowStore:
+    """A store whose pages take their whole time, and a little more."""
+
+    def __init__(self) -> None:
+        self.lists: list[Query] = []
+
+    def list(self, query: Query) -> Page:
+        self.lists.append(query)
+        threading.Event().wait((query.timeout_ms + 20) / 1000)
+        raise StoreUnavailableError("interrupted")
+
+    def get(self, robot_id: str, sequence: int) -> StoredRow | None:
+        return None
+
+
 def ask_list(core: Core, **changes: Any) -> dict[str, Any]:
     body = {"page_size": 0, "page_token": "", "from_unix_us": 0, "to_unix_us": 0, "robot_id": "r"}
     return core.ask("list", **{**body, **changes})
@@ -177,10 +203,11 @@ def test_a_stored_label_is_read_back_as_stored(core: Core) -> None:
 
 
 @pytest.mark.usefixtures("control")
-def test_a_label_that_is_not_there_may_be_on_another_pod(core: Core) -> None:
+def test_a_label_that_is_not_there_is_named_by_its_key(core: Core) -> None:
     answer = core.ask("get", robot_id="r", sequence=9)
-    assert answer["error"] == "not_found"
-    assert "another pod" in answer["message"]
+    # The core words it, as it does for what is pending.
+    assert answer["error"] == "label_not_found"
+    assert (answer["robot_id"], answer["sequence"]) == ("r", 9)
 
 
 @pytest.mark.usefixtures("control")
@@ -216,6 +243,29 @@ def test_a_model_that_cannot_be_loaded_says_why(core: Core) -> None:
 def test_a_fault_answers_internal_and_the_next_request_is_served(core: Core) -> None:
     assert core.ask("list_models")["error"] == "internal"
     assert "label" in core.ask("get", robot_id="r", sequence=1)
+
+
+def test_pages_whose_callers_have_left_are_not_computed(core: Core) -> None:
+    store = SlowStore()
+    for _ in range(8):
+        ask_list(core, wait=False, deadline_ms=200)
+    control = Control(core, store)  # type: ignore[arg-type]
+    control.start()
+    assert core.ask("get", robot_id="r", sequence=1)["error"] == "label_not_found"
+    core.stopped = True
+    control.join(20)
+    assert len(store.lists) <= 1
+    assert all(0 < query.timeout_ms <= 200 for query in store.lists)
+
+
+@pytest.mark.usefixtures("control")
+def test_a_model_operation_whose_caller_has_left_is_not_begun(core: Core) -> None:
+    core.ask("load_model", wait=False, name="first", version="", standby=False)
+    late = {"name": "late", "version": "", "standby": False}
+    core.ask("load_model", wait=False, deadline_ms=0, **late)
+    core.release_load.set()
+    assert core.ask("unload_model", name="m", version="")["models"][0]["name"] == "m"
+    assert sorted(core.answers) == [1, 3]
 
 
 @pytest.mark.usefixtures("control")

@@ -22,6 +22,7 @@ from tests.support.wire import (
 )
 
 FAR = [2.5] * WIDTH
+FLOAT32 = types_pb2.DTYPE_FLOAT32
 # Exact in 32 bits, so that all four forms hold the same values.
 MIXED = [0.5 + index / 8 for index in range(WIDTH)]
 
@@ -146,14 +147,14 @@ REFUSED = {
     "infinite": (request("r", 1, floats([*FAR[1:], float("-inf")])), "payload.floats"),
     "beyond 32 bits": (request("r", 1, doubles([1e308, *FAR[1:]])), "payload.doubles"),
     "odd bytes": (
-        request("r", 1, types_pb2.Payload(raw=types_pb2.RawValues(dtype=1, data=b"12345"))),
+        request("r", 1, types_pb2.Payload(raw=types_pb2.RawValues(dtype=FLOAT32, data=b"12345"))),
         "payload.raw.data",
     ),
     "24 doubles declared as floats": (
         request(
             "r",
             1,
-            types_pb2.Payload(raw=types_pb2.RawValues(dtype=1, data=raw64(FAR).raw.data)),
+            types_pb2.Payload(raw=types_pb2.RawValues(dtype=FLOAT32, data=raw64(FAR).raw.data)),
         ),
         "payload.raw.data",
     ),

@@ -1,6 +1,7 @@
 """Stopping: SIGTERM finishes what was accepted, a second one leaves at once with nothing lost."""
 
 import random
+import signal
 
 import pytest
 
@@ -21,6 +22,15 @@ def label_some(service: Service, seed: int, count: int = 200) -> Fleet:
 
 def test_sigterm_ends_an_idle_service_with_exit_code_0(start_service: StartService) -> None:
     assert start_service().stop() == 0
+
+
+def test_sigint_drains_as_sigterm_does(start_service: StartService, seed: int) -> None:
+    service = start_service()
+    fleet = label_some(service, seed)
+    service.process.send_signal(signal.SIGINT)
+    assert service.wait() == 0
+    assert service.logged("draining")
+    assert not lost_or_changed(fleet.robots, service.database)
 
 
 def test_sigterm_turns_health_to_not_serving_before_the_connection_ends(
@@ -92,7 +102,7 @@ def test_a_second_sigterm_exits_while_the_writer_still_waits_for_the_store(
         service.terminate()
         eventually(lambda: health_refuses(service))
         service.terminate()
-        service.wait(timeout_s=20)
+        assert service.wait(timeout_s=20) == 0
         assert lost_or_changed(fleet.robots, service.database)
     last = start_service()
     eventually(lambda: not lost_or_changed(fleet.robots, last.database), timeout_s=30)
@@ -106,7 +116,7 @@ def test_the_end_of_the_drain_budget_exits_with_nothing_lost(
     with write_locked(service.database):
         fleet = label_some(service, seed)
         service.terminate()
-        service.wait(timeout_s=20)
+        assert service.wait(timeout_s=20) == 0
     last = start_service()
     assert last.stop() == 0
     assert not lost_or_changed(fleet.robots, last.database)

@@ -6,6 +6,8 @@ import io
 import json
 import logging
 import re
+import subprocess
+import sys
 import threading
 
 from labeler.telemetry.logs import QUEUE_LINES_MAX, LogSink, resolve_format
@@ -71,6 +73,32 @@ def test_a_blocked_stderr_drops_lines_and_counts_them() -> None:
     stream.free.set()
     sink.close(20)
     assert len(stream.getvalue().splitlines()) + sink.dropped == lines
+
+
+def test_a_process_whose_stderr_nobody_reads_exits_all_the_same() -> None:
+    program = (
+        "import logging, sys; sys.path[:0] = sys.argv[1].split(':')\n"
+        "from labeler.telemetry.logs import LogSink\n"
+        "sink = LogSink('info', 'json', sys.stderr)\n"
+        "for _ in range(1000): logging.getLogger('labeler.x').info('x' * 1000)\n"
+        "sink.close(0.1)\n"
+    )
+    command = [sys.executable, "-c", program, ":".join(sys.path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as child:
+        try:
+            assert child.wait(timeout=30) == 0
+        finally:
+            child.kill()
+
+
+def test_a_line_that_cannot_be_written_is_counted_and_the_next_is_written() -> None:
+    stream = io.StringIO()
+    sink = LogSink("info", "json", stream)
+    logging.getLogger("labeler.x").info("bad", extra={"fields": {1: {(): "no key of JSON"}}})
+    logging.getLogger("labeler.x").info("good")
+    sink.close()
+    assert sink.dropped == 1
+    assert "good" in stream.getvalue()
 
 
 def test_two_sinks_one_after_the_other_do_not_share_lines() -> None:

@@ -2,7 +2,6 @@
 
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -36,8 +35,8 @@ def repository(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def served(start_service: StartService, repository: Path) -> Iterator[Service]:
-    yield start_service(models__repositories=[str(repository)])
+def served(start_service: StartService, repository: Path) -> Service:
+    return start_service(models__repositories=[str(repository)])
 
 
 class Traffic:
@@ -128,3 +127,16 @@ def test_an_unloaded_model_is_not_found_and_can_be_loaded_again(served: Service)
         assert missing.value.code() == grpc.StatusCode.NOT_FOUND
         stubs.models.LoadModel(model_pb2.LoadModelRequest(name=MODEL))
         assert stubs.labels.Label(request("r", 1, floats(FAR))).label
+
+
+def test_counters_go_on_over_an_unload_and_a_load(served: Service) -> None:
+    with wire(served.address) as stubs:
+        for n in range(1, 11):
+            stubs.labels.Label(request("r", n, floats(FAR)))
+        before = served.metrics()
+        stubs.models.UnloadModel(model_pb2.UnloadModelRequest(name=MODEL))
+        stubs.models.LoadModel(model_pb2.LoadModelRequest(name=MODEL))
+        stubs.labels.Label(request("r", 11, floats(FAR)))
+    after = served.metrics()
+    for name in ("labeler_batches_total", "labeler_stage_us_count", "labeler_batch_rows_count"):
+        assert after.sum(name) > before.sum(name) > 0

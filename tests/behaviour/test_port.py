@@ -1,9 +1,12 @@
 """The port: health, reflection, and what is not gRPC."""
 
 import socket
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -30,12 +33,9 @@ def test_health_is_told_by_name_and_an_unknown_name_is_not_found(service: Servic
         for name in ("", "labeler.v1.LabelService", "labeler.live"):
             status = stub.Check(health_pb2.HealthCheckRequest(service=name)).status
             assert status == health_pb2.HealthCheckResponse.SERVING
-        try:
+        with pytest.raises(grpc.RpcError) as unknown:
             stub.Check(health_pb2.HealthCheckRequest(service="no.such"))
-        except grpc.RpcError as unknown:
-            assert unknown.code() == grpc.StatusCode.NOT_FOUND
-        else:
-            raise AssertionError("an unknown service has a health")
+        assert unknown.value.code() == grpc.StatusCode.NOT_FOUND
 
 
 def test_reflection_lists_our_services(service: Service) -> None:
@@ -83,15 +83,12 @@ def test_a_connection_over_the_limit_is_closed_and_counted(start_service: StartS
 def test_garbage_in_place_of_a_message_is_refused_and_counted(service: Service) -> None:
     before = service.metrics().requests("Label")
     with grpc.insecure_channel(service.address) as channel:
-        call = channel.unary_unary("/labeler.v1.LabelService/Label")
+        call: Any = channel.unary_unary("/labeler.v1.LabelService/Label")
         for garbage in (b"\xff\xff\xff\xff", b"\x0a\xff"):
-            try:
+            with pytest.raises(grpc.RpcError) as refused:
                 call(garbage, timeout=10)
-            except grpc.RpcError as refused:
-                assert refused.code() == grpc.StatusCode.INVALID_ARGUMENT
-                assert error_of(refused).field == "message"
-            else:
-                raise AssertionError("garbage was answered")
+            assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+            assert error_of(refused.value).field == "message"
     after = service.metrics().requests("Label")
     assert after.parts["rejected"] - before.parts["rejected"] == 2
     assert after.missing == 0
@@ -101,14 +98,30 @@ def test_a_message_over_the_limit_is_refused_and_counted(start_service: StartSer
     service = start_service(transport__message_bytes_max=64 * 1024)
     rows = [request("r", n, floats([2.5] * WIDTH)) for n in range(1, 1_000)]
     with wire(service.address) as stubs:
-        try:
+        with pytest.raises(grpc.RpcError) as refused:
             stubs.labels.LabelBatch(label_pb2.LabelBatchRequest(requests=rows))
-        except grpc.RpcError as refused:
-            assert refused.code() in (
-                grpc.StatusCode.OUT_OF_RANGE,
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-            )
-            assert "65536" in str(refused.details())
-        else:
-            raise AssertionError("a message over the limit was read")
+    codes = (grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.RESOURCE_EXHAUSTED)
+    assert refused.value.code() in codes
+    assert "65536" in str(refused.value.details())
     eventually(lambda: service.metrics().requests("LabelBatch").parts["rejected"] == 1)
+
+
+def test_a_call_whose_message_never_comes_is_ended_by_its_deadline(service: Service) -> None:
+    """Takes ten seconds: the time for a message where the call names no deadline."""
+    still_sending = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        still_sending.wait(60)
+        yield from ()
+
+    before = service.metrics().requests("Label")
+    with grpc.insecure_channel(service.address) as channel:
+        call: Any = channel.stream_unary("/labeler.v1.LabelService/Label")
+        try:
+            with pytest.raises(grpc.RpcError) as ended:
+                call(nothing())
+        finally:
+            still_sending.set()
+    assert ended.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    after = service.metrics().requests("Label")
+    assert after.parts["expired"] - before.parts["expired"] == 1

@@ -28,9 +28,10 @@ def robot_id(request: pytest.FixtureRequest) -> str:
     return str(request.node.name)[:128]
 
 
-def get(stubs: Wire, robot_id: str, sequence: int) -> types_pb2.Error | label_pb2.StoredLabel:
+def get(stubs: Wire, robot_id: str, sequence: int) -> label_pb2.StoredLabel:
     asked = label_pb2.GetLabelRequest(robot_id=robot_id, sequence=sequence)
-    return stubs.labels.GetLabel(asked).label
+    reply: label_pb2.GetLabelResponse = stubs.labels.GetLabel(asked)
+    return reply.label
 
 
 def test_a_label_is_read_back_at_once_and_then_from_the_store(stubs: Wire, robot_id: str) -> None:

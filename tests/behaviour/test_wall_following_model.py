@@ -9,9 +9,12 @@ import os
 import tomllib
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+
+Array = np.ndarray[Any, Any]
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("LABELER_DATA_DIR") or ROOT.parent / "shared" / "data")
@@ -47,14 +50,14 @@ def model() -> bytes:
 
 
 @pytest.fixture(scope="module")
-def golden() -> dict[str, np.ndarray]:
+def golden() -> dict[str, Array]:
     """The packaged golden rows and their scores, float32."""
     content = json.loads((PACKAGED / "golden.json").read_text())
     rows = np.array(content["rows"], dtype=np.float32)
     return {"rows": rows, "scores": np.array(content["scores"]["fp32"], dtype=np.float32)}
 
 
-def _scores(model: bytes, rows: np.ndarray) -> np.ndarray:
+def _scores(model: bytes, rows: Array) -> Array:
     return inference.run(inference.open_session(model), rows)
 
 
@@ -73,7 +76,9 @@ def _thresholds(model: bytes) -> dict[int, list[float]]:
     return found
 
 
-def test_each_held_out_block_passes_the_gate_through_the_exported_graph(readings):
+def test_each_held_out_block_passes_the_gate_through_the_exported_graph(
+    readings: "wall_following.Readings",
+) -> None:
     blocks = wall_following.evaluate_blocks(readings)
     assert len(blocks) == 5
     assert sum(block.rows for block in blocks) == len(readings.rows) == 5456
@@ -82,13 +87,17 @@ def test_each_held_out_block_passes_the_gate_through_the_exported_graph(readings
     assert np.mean(accuracies) >= 0.999
 
 
-def test_training_again_gives_the_packaged_model_byte_by_byte(readings, model):
+def test_training_again_gives_the_packaged_model_byte_by_byte(
+    readings: "wall_following.Readings", model: bytes
+) -> None:
     first, second = (wall_following.train(readings.rows, readings.labels) for _ in range(2))
     assert first == second
     assert first == model
 
 
-def test_packaging_again_gives_the_same_model_and_golden_rows(readings, tmp_path):
+def test_packaging_again_gives_the_same_model_and_golden_rows(
+    readings: "wall_following.Readings", tmp_path: Path
+) -> None:
     folder = wall_following.package(readings, tmp_path)
     assert folder == tmp_path / "wall-following" / "1"
     for name in ("model.onnx", "golden.json"):
@@ -96,7 +105,7 @@ def test_packaging_again_gives_the_same_model_and_golden_rows(readings, tmp_path
 
 
 @pytest.mark.parametrize("step", range(4))
-def test_neighbouring_float32_distances_with_other_labels_are_told_apart(step):
+def test_neighbouring_float32_distances_with_other_labels_are_told_apart(step: int) -> None:
     near = np.float32(3.0)
     for _ in range(step):
         near = np.nextafter(near, np.float32(4.0))
@@ -108,11 +117,15 @@ def test_neighbouring_float32_distances_with_other_labels_are_told_apart(step):
     assert (found == labels).all()
 
 
-def test_another_seed_gives_another_model(readings, model):
+def test_another_seed_gives_another_model(
+    readings: "wall_following.Readings", model: bytes
+) -> None:
     assert wall_following.train(readings.rows, readings.labels, seed=1) != model
 
 
-def test_the_thresholds_come_from_the_data_and_not_from_the_script(readings):
+def test_the_thresholds_come_from_the_data_and_not_from_the_script(
+    readings: "wall_following.Readings",
+) -> None:
     moved = readings.rows + np.float32(1.0)
     model = wall_following.train(moved, readings.labels)
     found = _scores(model, moved).argmax(axis=1)
@@ -120,7 +133,7 @@ def test_the_thresholds_come_from_the_data_and_not_from_the_script(readings):
     assert min(min(values) for values in _thresholds(model).values()) > 1.0
 
 
-def test_the_arcs_nearest_distance_decides_and_each_sensor_of_it_counts(model):
+def test_the_arcs_nearest_distance_decides_and_each_sensor_of_it_counts(model: bytes) -> None:
     far = np.full((1, 24), 3.0, dtype=np.float32)
     expected = _scores(model, far)
     front = range(10, 15)
@@ -133,7 +146,9 @@ def test_the_arcs_nearest_distance_decides_and_each_sensor_of_it_counts(model):
     assert np.array_equal(_scores(model, far), expected)
 
 
-def test_scores_of_a_row_sum_to_one_and_do_not_depend_on_its_neighbours(readings, model):
+def test_scores_of_a_row_sum_to_one_and_do_not_depend_on_its_neighbours(
+    readings: "wall_following.Readings", model: bytes
+) -> None:
     rows = readings.rows[::7]
     scores = _scores(model, rows)
     assert scores.dtype == np.float32
@@ -146,13 +161,17 @@ def test_scores_of_a_row_sum_to_one_and_do_not_depend_on_its_neighbours(readings
         assert alone.tobytes() == scores[index].tobytes() == _scores(model, among)[33].tobytes()
 
 
-def test_golden_rows_give_their_scores_and_hold_no_row_of_the_data(readings, model, golden):
+def test_golden_rows_give_their_scores_and_hold_no_row_of_the_data(
+    readings: "wall_following.Readings", model: bytes, golden: dict[str, Array]
+) -> None:
     assert np.array_equal(_scores(model, golden["rows"]), golden["scores"])
     known = {row.tobytes() for row in readings.rows}
     assert not [index for index, row in enumerate(golden["rows"]) if row.tobytes() in known]
 
 
-def test_golden_rows_stand_on_each_threshold_and_one_unit_to_both_sides(model, golden):
+def test_golden_rows_stand_on_each_threshold_and_one_unit_to_both_sides(
+    model: bytes, golden: dict[str, Array]
+) -> None:
     columns = {0: range(10, 15), 1: range(17, 20), 2: range(4, 9), 3: range(22, 24)}
     for arc, values in _thresholds(model).items():
         minima = set(golden["rows"][:, list(columns[arc])].min(axis=1))
@@ -161,11 +180,11 @@ def test_golden_rows_stand_on_each_threshold_and_one_unit_to_both_sides(model, g
             assert {below, value, above} <= minima, (arc, value)
 
 
-def test_golden_rows_show_every_label(golden):
+def test_golden_rows_show_every_label(golden: dict[str, Array]) -> None:
     assert set(golden["scores"].argmax(axis=1)) == {0, 1, 2, 3}
 
 
-def test_the_manifest_has_size_and_hash_of_every_file_and_credits_the_data():
+def test_the_manifest_has_size_and_hash_of_every_file_and_credits_the_data() -> None:
     manifest = tomllib.loads((PACKAGED / "model.toml").read_text())
     listed = [*manifest["files"], manifest["golden"], manifest["report"]]
     for entry in listed:
@@ -179,7 +198,9 @@ def test_the_manifest_has_size_and_hash_of_every_file_and_credits_the_data():
     assert "10.24432/C57C8W" in (ROOT / "NOTICE").read_text()
 
 
-def test_the_report_is_of_this_data_and_this_model(readings, model):
+def test_the_report_is_of_this_data_and_this_model(
+    readings: "wall_following.Readings", model: bytes
+) -> None:
     report = json.loads((PACKAGED / "report.json").read_text())
     content = (FOLDER / "readings_24.csv").read_bytes()
     assert report["data"]["sha256"] == sha256(content).hexdigest()
@@ -190,7 +211,9 @@ def test_the_report_is_of_this_data_and_this_model(readings, model):
     assert set(report["run_cpu_us"]) == {"1", "32", "256"}
 
 
-def test_labels_that_cannot_be_learnt_are_not_packaged(tmp_path, capsys):
+def test_labels_that_cannot_be_learnt_are_not_packaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     header, *lines = (FOLDER / "readings_24.csv").read_text().splitlines()
@@ -204,7 +227,9 @@ def test_labels_that_cannot_be_learnt_are_not_packaged(tmp_path, capsys):
     assert not out.exists()
 
 
-def test_a_version_is_written_once_and_never_replaced(model, golden, tmp_path):
+def test_a_version_is_written_once_and_never_replaced(
+    model: bytes, golden: dict[str, Array], tmp_path: Path
+) -> None:
     labels = ["a", "b", "c", "d"]
     spec = VersionSpec("m", "1", 24, labels, "input", "scores", False, None, 0.0, None)
     folder = write_version(tmp_path, spec, {"fp32": model}, golden["rows"], {})
@@ -215,7 +240,9 @@ def test_a_version_is_written_once_and_never_replaced(model, golden, tmp_path):
     assert [path.name for path in folder.parent.iterdir()] == ["1"]
 
 
-def test_a_model_with_other_outputs_than_its_labels_leaves_no_folder(model, golden, tmp_path):
+def test_a_model_with_other_outputs_than_its_labels_leaves_no_folder(
+    model: bytes, golden: dict[str, Array], tmp_path: Path
+) -> None:
     spec = VersionSpec("m", "1", 24, ["a", "b"], "input", "scores", False, None, 0.0, None)
     with pytest.raises(PackagingError, match=r"expected finite float32 \[\d+, 2\]"):
         write_version(tmp_path, spec, {"fp32": model}, golden["rows"], {})

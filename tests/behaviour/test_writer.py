@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,18 @@ def test_refused_rows_are_bounded_by_taking_no_more(flaky: Flaky) -> None:
     until(lambda: flaky.writes >= 40)
     assert writer.stop(20)
     assert writer.stats().aside_rows <= 5 * LIMITS.rows_max
+
+
+def test_writes_of_one_row_try_refused_rows_again_and_deliver_the_others(flaky: Flaky) -> None:
+    flaky.refuse = set(range(1, 5))
+    core = Core([record(n) for n in range(1, 9)])
+    writer = Writer(core, flaky, replace(LIMITS, rows_max=1), random.Random(7))
+    writer.start()
+    until(lambda: writer.stats().refused_total >= 8)
+    flaky.refuse = set()
+    core.wait_until(lambda: len(core.confirmed) == 8)
+    assert writer.stop(20)
+    assert set(core.confirmed.values()) == {"stored"}
 
 
 def test_a_drain_ends_when_all_is_delivered_and_else_with_its_budget(flaky: Flaky) -> None:

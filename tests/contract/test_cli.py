@@ -15,10 +15,19 @@ import pytest
 from typer.testing import CliRunner
 
 from labeler.cli.app import app
+from labeler.cli.journal import _show_stat
+from labeler.cli.label import _show as _show_label
 from labeler.cli.label import parse_values
-from labeler.cli.tables import bytes_text, duration
+from labeler.cli.tables import bytes_text, duration, out, table
+from labeler.client import Label, Timing
 from labeler.config import all_settings
 from labeler.errors import InvalidRequestError
+
+
+def repr_of(text: str) -> str:
+    """A short name of a parameter."""
+    return repr(text[:10])
+
 
 COMMANDS = [
     ["serve"],
@@ -99,8 +108,9 @@ def test_wrong_settings_are_told_at_once_with_exit_code_64(command: list[str]) -
     assert "Traceback" not in done.stderr
 
 
-def test_a_store_that_is_not_installed_stops_serve() -> None:
-    done = labeler("serve", "--set", "writer.store=dynamo")
+@pytest.mark.parametrize("command", [["serve"], ["config", "show"]], ids=" ".join)
+def test_a_store_that_is_not_installed_is_a_wrong_setting(command: list[str]) -> None:
+    done = labeler(*command, "--set", "writer.store=dynamo")
     assert done.returncode == 64
     assert 'writer.store = "dynamo"' in done.stderr
 
@@ -134,7 +144,10 @@ def test_a_payload_may_be_json_or_separated_numbers(text: str) -> None:
     assert parse_values(text) == [1.0, 2.5, 3.0]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "[1, [2]]", "[true]", "nan", "[1e999]", "[1,", '["1"]'])
+NO_PAYLOADS = ["", "[]", "[1, [2]]", "[true]", "nan", "[1e999]", "[1,", '["1"]']
+
+
+@pytest.mark.parametrize("text", [*NO_PAYLOADS, f"[{'9' * 400}]", "[" * 100_000], ids=repr_of)
 def test_a_payload_that_cannot_be_one_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequestError):
         parse_values(text)
@@ -158,6 +171,35 @@ def test_journal_of_a_folder_that_is_none_has_the_disk_s_exit_code(tmp_path: Pat
     done = labeler("journal", "stat", str(tmp_path / "none"))
     assert done.returncode == 74
     assert str(tmp_path / "none") in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--from", "-1"], ["--rows", "-5"], ["--from", "1" + "0" * 30]], ids=" ".join
+)
+def test_a_dump_of_records_that_cannot_be_is_a_wrong_use(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    done = CliRunner().invoke(app, ["journal", "dump", str(tmp_path), *arguments])
+    assert done.exit_code == 2
+    assert arguments[0] in done.output
+
+
+def test_what_a_journal_holds_reads_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    segment = {"file": "segment-1.log", "bytes": 16 << 20, "live_records": 2}
+    _show_stat({"disk_bytes": 32 << 20, "oldest_pending": None, "segments": [segment] * 2})
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[:3] == ["disk_bytes 32.0 MiB", "oldest_pending none", "segments 2"]
+    assert lines.count("segment-1.log 16.0 MiB 2") == 2
+
+
+def test_a_label_that_looks_like_markup_is_shown_as_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    timing = Timing(1, 1, 1, 1, 1, 1, 1, 7)
+    _show_label(Label(1, "[/]stop", 0, 1.0, None, "[m]", "[1]", "MODEL", "STORED", timing, 9, 2))
+    out().print(table("[t]", ["name"], [["[bold]x"]]))
+    shown = capsys.readouterr().out
+    assert all(text in shown for text in ("[/]stop", "[m] [1]", "[t]", "[bold]x"))
 
 
 def test_units_read_well() -> None:

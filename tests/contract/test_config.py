@@ -126,21 +126,42 @@ def test_a_misspelt_variable_is_an_error_with_the_nearest_name() -> None:
 
 
 def test_variables_that_a_cluster_adds_for_a_service_are_none_of_ours() -> None:
-    environ = dict.fromkeys(
-        [
-            "LABELER_SERVICE_HOST",
-            "LABELER_SERVICE_PORT",
-            "LABELER_SERVICE_PORT_GRPC",
-            "LABELER_PORT",
-            "LABELER_PORT_50051_TCP",
-            "LABELER_PORT_50051_TCP_ADDR",
-            "LABELER_GRPC_PORT_50051_TCP_PROTO",
-            "LABELER_REQUIRE_DATA",
-            "LABELER_TEST_SEED",
-        ],
-        "x",
-    )
+    environ = {
+        "LABELER_SERVICE_HOST": "10.0.0.11",
+        "LABELER_SERVICE_PORT": "50051",
+        "LABELER_SERVICE_PORT_GRPC": "50051",
+        "LABELER_PORT": "tcp://10.0.0.11:50051",
+        "LABELER_PORT_50051_TCP": "tcp://10.0.0.11:50051",
+        "LABELER_PORT_50051_TCP_ADDR": "10.0.0.11",
+        "LABELER_PORT_50051_TCP_PORT": "50051",
+        "LABELER_GRPC_PORT_50051_TCP_PROTO": "tcp",
+        "LABELER_GRPC_PORT": "udp://10.0.0.11:50051",
+    }
     assert load(Sources(None, environ)).origins == {}
+
+
+def test_variables_of_the_test_suite_are_none_of_ours() -> None:
+    names = ["REQUIRE_DATA", "REQUIRE_ORT", "DATA_DIR", "TEST_SEED", "TEST_ORT_LIBRARY"]
+    environ = {f"LABELER_{name}": "x" for name in names}
+    assert load(Sources(None, environ)).origins == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("LABELER_PORT", "50052"),
+        ("LABELER_GRPC_PORT", "6000"),
+        ("LABELER_SERVICE_PORT", "tcp"),
+        ("LABELER_PORT_50051_TCP_PROTO", "6"),
+        ("LABELER_DATA", "/data"),
+    ],
+)
+def test_a_variable_that_only_looks_like_a_clusters_is_told_to_set_nothing(
+    name: str, value: str
+) -> None:
+    [_, line] = problems(environ={name: value})
+    assert line.startswith(f"  {name} ")
+    assert "unknown" in line
 
 
 @pytest.mark.parametrize(
@@ -158,7 +179,7 @@ def test_variables_that_a_cluster_adds_for_a_service_are_none_of_ours() -> None:
         (("models.default=other",), "models.default", "a model of models.load (wall-following)"),
         (("models.load=wall-following,wall-following@2",), "models.load", "twice"),
         (("writer.retry_ms_min=6000",), "writer.retry_ms_min", "writer.retry_ms_max (5000)"),
-        (("drain.lame_duck_ms=30000",), "drain.lame_duck_ms", "drain.budget_ms (20000)"),
+        (("drain.lame_duck_ms=10001",), "drain.lame_duck_ms", "half of drain.budget_ms (10000)"),
         (("admin.address=127.0.0.1:50051",), "admin.address", "another port"),
     ],
 )

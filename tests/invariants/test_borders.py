@@ -18,7 +18,7 @@ ARROWS: dict[str, set[str]] = {
     "lib": {"engine", "transport", "path", "journal", "models", "proto", *BELOW},
     # wiring, and what hangs on it: changes to what is served, and the reading of it all
     "engine": {"transport", "path", "journal", "models", "proto", *BELOW}
-    | {"serving", "control", "account", "life", "supervise"},
+    | {"serving", "control", "account", "identity", "life", "row", "supervise"},
     "serving": {"path", "models", "supervise", "proto", *BELOW},
     "snapshot": {"engine", "path", "account", *BELOW},
     # the way of a label
@@ -28,7 +28,7 @@ ARROWS: dict[str, set[str]] = {
     "models": BELOW,
     # what they share, and what they hand to each other
     "control": {"proto", *BELOW},
-    **dict.fromkeys(("row", "account", "life", "supervise"), BELOW),
+    **dict.fromkeys(("row", "account", "identity", "life", "supervise"), BELOW),
     **dict.fromkeys(BELOW - {"config"}, BELOW),
     "config": {"journal", *BELOW},  # the journal's part of the settings is the journal's struct
 }

@@ -32,11 +32,26 @@ def test_every_attempt_starts_within_the_deadline_and_ends_by_it(
         now_s += wait_s
         left_s = attempts.begin(now_s)
 
+        assert left_s is not None
         assert ATTEMPT_S_MIN <= left_s <= deadline_s - now_s + 1e-6
         assert attempts.count <= attempts_max
 
         now_s += data.draw(st.floats(0, left_s))
         wait_s = attempts.wait_s(data.draw(FAILURES), now_s, data.draw(CHANCES))
+
+
+@given(st.integers(1, 5_000), st.floats(-0.002, 1.0))
+def test_a_wait_that_took_too_long_is_followed_by_no_attempt(
+    timeout_ms: int, late_s: float
+) -> None:
+    attempts = Attempts(timeout_ms, 3, RetryBudget(), 0.0)
+    attempts.begin(0.0)
+    deadline_s = timeout_ms / 1000
+
+    left_s = attempts.begin(deadline_s + late_s)
+
+    assert (left_s is None) == (deadline_s - (deadline_s + late_s) < ATTEMPT_S_MIN)
+    assert attempts.count == (1 if left_s is None else 2)
 
 
 @given(st.integers(1, 100), CHANCES)

@@ -187,11 +187,12 @@ def fields_of(line: str) -> dict[str, Any]:
     return fields if isinstance(fields, dict) else {}
 
 
-def run_labeler(*args: str, **settings: object) -> subprocess.CompletedProcess[str]:
-    """Runs a command of `labeler` to its end, with `settings` in its environment."""
+def run_labeler(*args: str, text: str = "", **settings: object) -> subprocess.CompletedProcess[str]:
+    """Runs a command of `labeler` to its end: `text` on stdin, `settings` in its environment."""
     return subprocess.run(
         [LABELER, *args],
         env=environment(settings),
+        input=text,
         capture_output=True,
         text=True,
         timeout=60,

@@ -64,9 +64,8 @@ def request(
 
 def error_of(failure: grpc.RpcError) -> types_pb2.Error:
     """Our own detail of a failed call."""
-    metadata = dict(failure.trailing_metadata() or ())
+    metadata = {item.key: item.value for item in failure.trailing_metadata() or ()}
     status = types_pb2.StatusDetails.FromString(metadata["grpc-status-details-bin"])
     error = types_pb2.Error()
-    packed = [detail for detail in status.details if detail.Is(error.DESCRIPTOR)]
-    assert packed[0].Unpack(error)
+    assert any(detail.Unpack(error) for detail in status.details)
     return error

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from labeler.config import Config, Sources, load
+from labeler.config import Settings, Sources, load
 from labeler.errors import ConfigError, UnavailableError
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "ConfigOption",
     "JsonOption",
     "SetOption",
-    "config_of",
     "fetch_status",
     "grpc_address",
     "help_of",
@@ -57,18 +56,11 @@ def help_of(command: Callable[..., None]) -> str:
     )
 
 
-def config_of(
-    file: Path | None = None, sets: Sequence[str] | None = None, **settings: str | None
-) -> Config:
-    """The configuration of a command; `settings` are its own flags, `state_dir` for --state-dir.
-
-    A dot in a setting's name is two underscores here. Errors: `ConfigError`.
-    """
-    return load(Sources(file, None, flags_of(sets, **settings)))
-
-
 def flags_of(sets: Sequence[str] | None, **settings: str | None) -> list[tuple[str, str]]:
-    """Flags in the form of `labeler.config.Sources`; a command's own flags win over --set."""
+    """Flags in the form of `labeler.config.Sources`; a command's own flags win over --set.
+
+    `settings` are its own flags, `state_dir` for --state-dir; a dot is two underscores here.
+    """
     flags = [("--set", text) for text in sets or ()]
     for name, value in settings.items():
         if value is not None:
@@ -81,14 +73,19 @@ def flags_of(sets: Sequence[str] | None, **settings: str | None) -> list[tuple[s
 
 def grpc_address(given: str) -> str:
     """Where the service is: as given, else where the configuration says that it listens."""
-    return given or _reachable(config_of().settings.transport.grpc_address, "--address")
+    return given or _reachable(_settings().transport.grpc_address, "--address")
 
 
 def admin_url(given: str, page: str) -> str:
     """The URL of a page of the admin port."""
-    address = given or _reachable(config_of().settings.admin.address, "--admin")
+    address = given or _reachable(_settings().admin.address, "--admin")
     base = address if "://" in address else f"http://{address}"
     return f"{base.rstrip('/')}{page}"
+
+
+def _settings() -> Settings:
+    """What the environment and the defaults say. Errors: `ConfigError`."""
+    return load(Sources()).settings
 
 
 def _reachable(address: str, flag: str) -> str:
@@ -100,10 +97,14 @@ def _reachable(address: str, flag: str) -> str:
 
 
 def fetch_status(given: str) -> dict[str, Any]:
-    """`/status` of a running service. Errors: `UnavailableError` with what to do."""
+    """`/status` of a running service, asked directly. Errors: `UnavailableError` with what to do.
+
+    A proxy of the environment is for the world outside, and knows no address of this machine.
+    """
     url = admin_url(given, "/status")
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with urllib.request.urlopen(url, timeout=5) as reply:
+        with direct.open(url, timeout=5) as reply:
             status = json.load(reply)
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import typer
 from rich.markup import escape
 
-from labeler.cli.common import ConfigOption, JsonOption, SetOption, config_of, help_of, print_json
+from labeler.cli.common import ConfigOption, JsonOption, SetOption, flags_of, help_of, print_json
 from labeler.cli.tables import out
-from labeler.config import effective
+from labeler.config import Facts, Sources, effective, load
+from labeler.stores import registry
 
 __all__ = ["register"]
 
@@ -31,7 +32,8 @@ def show(config: ConfigOption = None, sets: SetOption = None, as_json: JsonOptio
       labeler config show --config labeler.toml --set path.deadline_ms=100
       labeler config show --json | jq '."path.deadline_ms".value'
     """
-    items = effective(config_of(config, sets))
+    facts = Facts(stores=registry.names())
+    items = effective(load(Sources(config, None, flags_of(sets)), facts))
     if as_json:
         print_json({item.setting: {"value": item.value, "origin": item.origin} for item in items})
         return

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from labeler.cli.common import JsonOption, fetch_status, help_of, print_json
 from labeler.cli.demo_service import DemoService
@@ -21,7 +22,7 @@ from labeler.errors import InvalidRequestError
 
 __all__ = ["register"]
 
-_FLEET_RATE = 2300
+_RATE = 500
 _UNARY_RATE = 100
 _STREAMS = 16
 _STORED_WAIT_S = 15
@@ -34,7 +35,7 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     lasts: Annotated[str, typer.Option("--for", help="How long to send, such as 5s.")] = "5s",
-    rate: Annotated[int, typer.Option("--rate", help="Labels per second.")] = _FLEET_RATE,
+    rate: Annotated[int, typer.Option("--rate", help="Labels per second.")] = _RATE,
     keep: Annotated[bool, typer.Option("--serve", help="Keep serving afterwards.")] = False,
     state_dir: Annotated[
         str, typer.Option("--state-dir", help="Else a temporary one; with --serve ./labeler-state.")
@@ -43,7 +44,7 @@ def demo(
 ) -> None:
     """Start a service, send it labels from synthetic robots, show latencies and CPU.
 
-    Random payloads, at the rate of 2,300 robots by default: most over streams, some as single
+    Random payloads, 500 a second by default: most over streams, some as single
     calls. Client and service share this machine's CPUs.
 
     Examples:
@@ -140,7 +141,7 @@ def _wait_stored(admin: str) -> dict[str, Any]:
 def _opening(where: dict[str, Any], rate: int, seconds: float) -> str:
     return (
         f"[bold]labeler[/] {where['version']} serves on {where['grpc_address']}, "
-        f"state in {where['state_dir']}\n"
+        f"state in {escape(where['state_dir'])}\n"
         f"sending {amount(rate)} labels/s for {seconds:g} s, as a fleet of {amount(rate)} robots "
         f"would: {_STREAMS} streams, and {_UNARY_RATE} single calls/s …"
     )

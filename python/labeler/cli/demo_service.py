@@ -25,7 +25,9 @@ class DemoService:
     def __init__(self, arguments: Sequence[str]) -> None:
         """`arguments`: those of `labeler serve`. Returns at once; `wait_ready` waits."""
         environ = {name: text for name, text in os.environ.items() if name != "LABELER_LOG__FORMAT"}
-        command = [sys.executable, "-m", "labeler.cli", "serve", "--set", "log.format=json"]
+        # Flags win over what the caller's environment says: we read the line `serving`.
+        log = ["--set", "log.format=json", "--set", "log.level=info"]
+        command = [sys.executable, "-m", "labeler.cli", "serve", *log]
         # A session of its own: Ctrl-C reaches it once, from us; a second signal would mean haste.
         self._process = subprocess.Popen(
             [*command, *arguments],

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from labeler.cli.common import JsonOption, help_of, print_json
-from labeler.cli.tables import amount, bytes_text, out
+from labeler.cli.tables import amount, bytes_text, out, table
 from labeler.errors import DiskError
 
 __all__ = ["register"]
 
 _DUMP_ROWS = 1000
+_NUMBER_MAX = (1 << 63) - 1
 
 DirArgument = Annotated[
     Path, typer.Argument(metavar="DIR", help="A journal, or the state directory that holds it.")
@@ -51,7 +54,7 @@ def verify(directory: DirArgument, as_json: JsonOption = False) -> None:
             f"{amount(found['records'])} records; {bytes_text(found['tail_bytes'])} of tail"
         )
         for damage in found["damage"]:
-            console.print(f"damage: {damage}")
+            console.print(escape(f"damage: {damage}"))
         console.print("[bold]damaged[/]" if found["damage"] else "[bold]sound[/]")
     if found["damage"]:
         raise typer.Exit(DiskError.exit_code)
@@ -69,17 +72,44 @@ def stat(directory: DirArgument, as_json: JsonOption = False) -> None:
     found = service.journal_stat(str(_journal(directory)))
     if as_json:
         print_json(found)
-        return
-    console = out()
-    for name, value in found.items():
-        text = bytes_text(value) if name.endswith("_bytes") else f"{value}"
-        console.print(f"{name:14} {text}")
+    else:
+        _show_stat(found)
+
+
+def _show_stat(found: Mapping[str, Any]) -> None:
+    """A line for each figure, and a table of the segments where there are any."""
+    console, segments = out(), found.get("segments", [])
+    for name, value in {**found, "segments": len(segments)}.items():
+        console.print(f"{name:14} {_figure(name, value)}", markup=False)
+    if segments:
+        console.print(table("segments", *_columns(segments)))
+
+
+def _columns(segments: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows: the file, then its figures as the journal names them."""
+    names = [name for name in segments[0] if name != "file"]
+    rows = [
+        [segment["file"], *(_figure(name, segment[name]) for name in names)] for segment in segments
+    ]
+    return ["file", *(name.replace("_", " ") for name in names)], rows
+
+
+def _figure(name: str, value: object) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, int) and name.endswith("bytes"):
+        return bytes_text(value)
+    return str(value)
 
 
 def dump(
     directory: DirArgument,
-    from_number: Annotated[int, typer.Option("--from", help="The first number.")] = 0,
-    rows_max: Annotated[int, typer.Option("--rows", help="At most so many; 0 is all.")] = 0,
+    from_number: Annotated[
+        int, typer.Option("--from", min=0, max=_NUMBER_MAX, help="The first number.")
+    ] = 0,
+    rows_max: Annotated[
+        int, typer.Option("--rows", min=0, max=_NUMBER_MAX, help="At most so many; 0 is all.")
+    ] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Print records, one a line; with --json one JSON object a line.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from labeler.cli.common import AddressOption, JsonOption, grpc_address, help_of, print_json
 from labeler.cli.tables import duration, out
@@ -69,17 +70,27 @@ def parse_values(text: str) -> list[float]:
             found = json.loads(text)
         except ValueError as error:
             raise InvalidRequestError(f"the payload is no JSON: {error}") from error
+        except RecursionError:
+            raise InvalidRequestError("the payload is no flat JSON array of numbers") from None
         flat = all(isinstance(item, int | float) and not isinstance(item, bool) for item in found)
         if not flat:
             raise InvalidRequestError("the payload is no flat JSON array of numbers")
-        values = [float(item) for item in found]
+        values = [_finite(item) for item in found]
     else:
         values = [_number(word) for word in re.split(r"[\s,;]+", text.strip()) if word]
     if not values:
         raise InvalidRequestError("the payload is empty, expected the model's number of values")
     if not all(map(math.isfinite, values)):
-        raise InvalidRequestError("the payload holds a value that is not finite")
+        raise InvalidRequestError("the payload holds a value that is not finite, or is too large")
     return values
+
+
+def _finite(item: float) -> float:
+    """As a float; an integer that is too large becomes infinite, as its text would."""
+    try:
+        return float(item)
+    except OverflowError:
+        return math.inf
 
 
 def _number(word: str) -> float:
@@ -114,8 +125,9 @@ def _as_json(answer: Label, robot: str) -> dict[str, Any]:
 
 def _show(answer: Label) -> None:
     console = out()
-    console.print(f"[bold]{answer.label}[/]  confidence {answer.confidence:.4f}")
-    console.print(f"model      {answer.model} {answer.version}, {answer.source.lower()}")
+    console.print(f"[bold]{escape(answer.label)}[/]  confidence {answer.confidence:.4f}")
+    model = escape(f"{answer.model} {answer.version}")
+    console.print(f"model      {model}, {answer.source.lower()}")
     console.print(f"kept       {answer.durability.lower()}, sequence {answer.sequence}")
     timing = asdict(answer.timing)
     total = timing.pop("total_us")

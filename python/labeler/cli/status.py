@@ -52,9 +52,8 @@ def show(found: dict[str, Any]) -> None:
     for queue in found["queues"]:
         serving = "serving" if queue["serving"] else "standby"
         waiting = f"{amount(queue['robot_rows'])} robots' rows, {amount(queue['bulk_rows'])} bulk"
-        console.print(
-            f"model    {queue['model']} {queue['version']} ({serving}), waiting: {waiting}"
-        )
+        model = f"{queue['model']} {queue['version']}"
+        console.print(f"model    {model} ({serving}), waiting: {waiting}", markup=False)
     journal, writer = found["journal"], found["writer"]
     disk = f"{bytes_text(journal['disk_bytes'])} of {bytes_text(journal['disk_bytes_max'])}"
     oldest = duration(journal["oldest_pending_us"])

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 _WIDTH_ELSEWHERE = 120
@@ -49,9 +50,9 @@ def bytes_text(count: float) -> str:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table whose first column is text and whose others are numbers."""
+    """A table whose first column is text and whose others are numbers; no text is markup."""
     made = Table(
-        title=title,
+        title=escape(title),
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -61,5 +62,5 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     for index, column in enumerate(columns):
         made.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
     for row in rows:
-        made.add_row(*row)
+        made.add_row(*map(escape, row))
     return made

@@ -64,6 +64,9 @@ class AsyncClient:
                     await channel.wait_for_state_change(state)
         except TimeoutError:
             raise not_ready(self._address, timeout_ms) from None
+        except grpc.aio.UsageError:
+            self._guard.check()
+            raise
 
     async def label(
         self, robot_id: str, sequence: int, values: Values, **fields: Unpack[LabelFields]
@@ -89,7 +92,7 @@ class AsyncClient:
         """Open a stream of requests and results, for one robot; needs the running loop."""
         self._guard.check()
         self._connect()
-        return AsyncLabelStream(self._methods["LabelStream"], self._plans)
+        return AsyncLabelStream(self._methods["LabelStream"], self._plans, self)
 
     async def get(self, robot_id: str, sequence: int, timeout_ms: int | None = None) -> StoredLabel:
         """Read one label back, as `Client.get`."""
@@ -171,16 +174,27 @@ class AsyncClient:
         return plan.convert(label_pb2.LabelBatchResponse(), 0)
 
     async def _call(self, plan: Plan[T]) -> T:
-        """Call within the deadline, retries included."""
+        """Call within the deadline, retries included; `StoppedError` where the client is closed."""
+        self._guard.check()
         self._connect()
         method = self._methods[plan.method]
         attempts = self._plans.attempts(plan, time.monotonic())
-        while True:
-            left_s = attempts.begin(time.monotonic())
+        left_s = attempts.begin(time.monotonic())
+        while left_s is not None:
+            self._guard.check()
             plan.shorten(left_s)
             started_ns = time.perf_counter_ns()
             try:
                 response = await method(plan.message, timeout=left_s)
+            except grpc.aio.UsageError:
+                # gRPC's word for a channel that was closed since the check.
+                self._guard.check()
+                raise
+            except asyncio.CancelledError:
+                # Also how gRPC says that a close ended the call.
+                if not _is_cancelled():
+                    self._guard.check()
+                raise
             except grpc.RpcError as status:
                 error = plan.error(status)
             else:
@@ -189,5 +203,13 @@ class AsyncClient:
                 return plan.convert(response, round_trip_us)
             wait_s = attempts.wait_s(error, time.monotonic(), random.random())
             if wait_s is None:
-                raise attempts.final(error)
+                break
             await asyncio.sleep(wait_s)
+            left_s = attempts.begin(time.monotonic())
+        raise attempts.final(error)
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancelled the running task."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

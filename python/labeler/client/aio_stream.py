@@ -20,7 +20,7 @@ from labeler.client.failures import from_call
 from labeler.client.plans import Plans
 from labeler.client.requests import LabelFields, Values, make_query
 from labeler.client.streams import StreamState
-from labeler.errors import LabelerError
+from labeler.errors import LabelerError, RequestCancelledError
 from labeler.v1 import label_pb2
 
 __all__ = ["AsyncLabelStream"]
@@ -35,9 +35,10 @@ class AsyncLabelStream:
     the call on the service.
     """
 
-    def __init__(self, method: Any, plans: Plans) -> None:
-        """Open the call, in the running loop."""
+    def __init__(self, method: Any, plans: Plans, client: object) -> None:
+        """Open the call, in the running loop; `client` lives as long as the stream."""
         self._guard = Guard("AsyncLabelStream")
+        self._client = client
         self._link = _Link(StreamState(plans.settings, plans.receipts))
         self._link.open(method)
         loop = asyncio.get_running_loop()
@@ -156,7 +157,7 @@ class _Link:
         except grpc.RpcError as status:
             reason = from_call(status, "LabelStream")
         except asyncio.CancelledError:
-            reason = None
+            reason = RequestCancelledError("its client was closed")
         finally:
             self.state.end(reason)
             self.post(None)

@@ -27,6 +27,7 @@ def channel_options(settings: Settings) -> list[tuple[str, Any]]:
     open call. A dead link is noticed sooner: with keepalive on, unacknowledged data ends the
     connection after `keepalive_timeout_ms` (TCP_USER_TIMEOUT), each request has a deadline, and so
     has each message of a stream. labeler's own server takes `keepalive_ms=10_000` without harm.
+    Proxy: robots talk to their service directly, so `http_proxy` and its like are not read.
     """
     return [
         ("grpc.keepalive_time_ms", settings.keepalive_ms),
@@ -36,6 +37,7 @@ def channel_options(settings: Settings) -> list[tuple[str, Any]]:
         ("grpc.service_config", _SERVICE_CONFIG),
         # A connection of its own: at the limit of streams another client's calls would wait unseen.
         ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_http_proxy", 0),
         # Attempts are made and counted in `retries.py` only.
         ("grpc.enable_retries", 0),
         # After a restart of the server the default of 1 s, growing to 120 s, outlasts any deadline.

@@ -58,10 +58,16 @@ class Attempts:
         self._budget = budget
         self._deadline_s = now_s + timeout_ms / 1000
 
-    def begin(self, now_s: float) -> float:
-        """Count an attempt; returns the seconds that it may take, at least `ATTEMPT_S_MIN`."""
+    def begin(self, now_s: float) -> float | None:
+        """Count an attempt; returns the seconds that it may take, at least `ATTEMPT_S_MIN`.
+
+        None where less is left: then there is no attempt. The first one is always made.
+        """
+        left_s = self._deadline_s - now_s
+        if self.count and left_s < ATTEMPT_S_MIN:
+            return None
         self.count += 1
-        return max(ATTEMPT_S_MIN, self._deadline_s - now_s)
+        return max(ATTEMPT_S_MIN, left_s)
 
     def wait_s(self, error: LabelerError, now_s: float, chance: float) -> float | None:
         """Return seconds to the next attempt, None for no further one; `chance` is in [0, 1).

@@ -18,7 +18,12 @@ from labeler.client.plans import Plan, Plans, Results
 from labeler.client.replies import Label, ModelVersion, StoredLabel
 from labeler.client.requests import LabelFields, LabelQuery, Values, check_timeout_ms, make_query
 from labeler.client.sync_stream import LabelStream
-from labeler.errors import DeadlinePassedError, ModelNotFoundError, UnavailableError
+from labeler.errors import (
+    DeadlinePassedError,
+    ModelNotFoundError,
+    RequestCancelledError,
+    UnavailableError,
+)
 from labeler.v1 import label_pb2
 
 __all__ = ["Client"]
@@ -64,7 +69,11 @@ class Client:
         timeout_s = check_timeout_ms(timeout_ms, timeout_ms) / 1000
         try:
             self._methods["Check"](b"", timeout=timeout_s, wait_for_ready=True)
+        except ValueError:
+            self._guard.check()
+            raise
         except grpc.RpcError as status:
+            self._guard.check()
             # Any answer is one: only these two say that there was nobody.
             if isinstance(from_call(status, "Check"), DeadlinePassedError | UnavailableError):
                 raise not_ready(self._address, timeout_ms) from status
@@ -103,7 +112,11 @@ class Client:
     def stream(self) -> LabelStream:
         """Open a stream of requests and results, for one robot; see `LabelStream`."""
         self._guard.check()
-        return LabelStream(self._methods["LabelStream"], self._plans)
+        try:
+            return LabelStream(self._methods["LabelStream"], self._plans, self)
+        except ValueError:
+            self._guard.check()
+            raise
 
     def get(self, robot_id: str, sequence: int, timeout_ms: int | None = None) -> StoredLabel:
         """Read one label back: pending ones of the service's process first, then the store.
@@ -174,25 +187,35 @@ class Client:
                 return
 
     def _call(self, plan: Plan[T]) -> T:
-        """Call within the deadline, retries included."""
+        """Call within the deadline, retries included; `StoppedError` where the client is closed."""
         method = self._methods[plan.method]
         attempts = self._plans.attempts(plan, time.monotonic())
-        while True:
-            left_s = attempts.begin(time.monotonic())
+        left_s = attempts.begin(time.monotonic())
+        while left_s is not None:
+            self._guard.check()
             plan.shorten(left_s)
             started_ns = time.perf_counter_ns()
             try:
                 response = method(plan.message, timeout=left_s)
+            except ValueError:
+                # gRPC's word for a channel that was closed since the check.
+                self._guard.check()
+                raise
             except grpc.RpcError as status:
                 error = plan.error(status)
             else:
                 round_trip_us = (time.perf_counter_ns() - started_ns) // 1000
                 self._plans.budget.answered()
                 return plan.convert(response, round_trip_us)
+            if isinstance(error, RequestCancelledError):
+                # A close ends the calls that are under way.
+                self._guard.check()
             wait_s = attempts.wait_s(error, time.monotonic(), random.random())
             if wait_s is None:
-                raise attempts.final(error)
+                break
             time.sleep(wait_s)
+            left_s = attempts.begin(time.monotonic())
+        raise attempts.final(error)
 
 
 def _close(channel: grpc.Channel, guard: Guard) -> None:

@@ -40,9 +40,10 @@ class LabelStream:
     Leaving the `with` block, or dropping the last reference, ends the call on the service.
     """
 
-    def __init__(self, method: Any, plans: Plans) -> None:
-        """Open the call."""
+    def __init__(self, method: Any, plans: Plans, client: object) -> None:
+        """Open the call; a client lives as long as its streams, though nobody else holds it."""
         self._guard = Guard("LabelStream")
+        self._client = client
         self._link = _Link(StreamState(plans.settings, plans.receipts))
         self._link.open(method)
         self._cancel = weakref.finalize(self, _cancel, self._link, self._guard)

@@ -22,12 +22,14 @@ __all__ = ["Given", "from_environment", "from_file", "from_flags"]
 PREFIX = "LABELER_"
 
 # Read by the test suite, not by the service.
-_OTHERS = re.compile(r"LABELER_(?:REQUIRE_DATA|TEST_[A-Z0-9_]+)")
+_OTHERS = re.compile(r"LABELER_(?:REQUIRE_DATA|REQUIRE_ORT|DATA_DIR|TEST_[A-Z0-9_]+)")
 
-# What Kubernetes puts into every pod beside a Service whose name begins with "labeler".
+# What Kubernetes puts into every pod beside a Service whose name begins with "labeler". With the
+# values, since LABELER_PORT=50052 is a person's, who must be told that it sets nothing.
 _SERVICE_LINK = re.compile(
-    r"LABELER_(?:[A-Z0-9]+_)*(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?"
-    r"|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?)"
+    r"LABELER_(?:[A-Z0-9]+_)*(?:SERVICE_HOST=.+|SERVICE_PORT(?:_[A-Z0-9_]+)?=\d+"
+    r"|PORT(?:_\d+_(?:TCP|UDP|SCTP))?=(?:tcp|udp|sctp)://.+"
+    r"|PORT_\d+_(?:TCP|UDP|SCTP)_(?:PROTO=(?:tcp|udp|sctp)|PORT=\d+|ADDR=.+))"
 )
 
 
@@ -79,7 +81,7 @@ def from_environment(environ: Mapping[str, str]) -> Found:
         if key in names:
             setting = all_settings()[names[key]]
             given.append(Given(setting.name, _from_text(setting, text), key))
-        elif not _SERVICE_LINK.fullmatch(key):
+        elif not _SERVICE_LINK.fullmatch(f"{key}={text}"):
             problems.append(_unknown(key, "environment", names))
     return given, problems
 

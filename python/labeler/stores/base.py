@@ -76,7 +76,7 @@ class StoredRow(NamedTuple):
     robot_id: str
     sequence: int
     label: str
-    index: int
+    index: int  # type: ignore[assignment]  # the label's; nobody asks a row where a value stands
     confidence: float
     model: str
     version: str
@@ -98,7 +98,7 @@ class StoredRow(NamedTuple):
         """The row of a journal record (`labeler._core.Record`)."""
         assert record["sequence"] > 0
         assert record["number"] > 0
-        return StoredRow(*_OWN(record), instance_id, journal_id, record["number"])
+        return StoredRow._make((*_OWN(record), instance_id, journal_id, record["number"]))
 
 
 _OWN = itemgetter(*StoredRow._fields[: StoredRow._fields.index("instance_id")])
@@ -182,9 +182,12 @@ def decode_page_token(query: Query) -> int:
     except (binascii.Error, struct.error, UnicodeEncodeError):
         version, fingerprint, sequence = 0, 0, 0
     if version != _TOKEN_VERSION or fingerprint != _fingerprint(query):
+        expected = "the next_page_token of this query's last page, with the same robot_id and times"
         raise InvalidRequestError(
-            "page_token is not of this query, expected the next_page_token of its last page, "
-            "with the same robot_id and times"
+            f"page_token is {query.page_token!r}, expected {expected}",
+            field="page_token",
+            value=repr(query.page_token),
+            expected=expected,
         )
     return int(sequence)
 

@@ -48,8 +48,9 @@ _COLUMNS = (
 )
 
 # Only the primary key is indexed: a second index costs each write; nobody reads without a robot.
-# Rows stand in the order they came and only the small index is scattered: of 2,300 robots' rows in
-# groups of 250 that is 1.1 KB written and 9 µs of CPU a row, against 5.4 KB and 16 µs WITHOUT ROWID.
+# Rows stand in the order they came and only the small index is scattered: of 2,300 robots' rows
+# in groups of 250 that is 1.1 KB written and 9 µs of CPU a row, against 5.4 KB and 16 µs
+# WITHOUT ROWID.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS labels (
     robot_id            TEXT NOT NULL,

@@ -9,6 +9,7 @@ import errno
 import json
 import logging
 import socket
+import socketserver
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -76,6 +77,11 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 16
     exposition: Exposition
     window: StatusWindow
+
+    def server_bind(self) -> None:
+        """Binds without asking DNS for this host's name: a resolver that is away delays a start."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = "", self.server_address[1]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """One request's fault is that request's: a scraper that hangs up is no traceback."""

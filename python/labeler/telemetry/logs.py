@@ -1,7 +1,9 @@
 """The control side's log: the core's schema of JSON lines, or readable lines on a terminal.
 
 A log call never waits for stderr: lines go through a bounded queue to a thread that writes them,
-and what does not fit is dropped and counted. Nothing is configured on import: `service.py` does.
+and what does not fit is dropped and counted. An exit waits for it no longer than `close` says: no
+lock that `logging` or the interpreter take at exit is held over a write. Nothing is configured on
+import: `service.py` does.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from __future__ import annotations
 import json
 import logging
 import logging.handlers
+import os
 import queue
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import IO, Any
 
@@ -35,8 +39,8 @@ class LogSink:
         """`level`: a name of `log.level`; `form`: `json` or `text`."""
         self._queue: queue.Queue[Any] = queue.Queue(QUEUE_LINES_MAX)
         self._handler = _BoundedHandler(self._queue)
-        self._target = logging.StreamHandler(stream)
-        self._target.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+        self._formatter = JsonFormatter() if form == "json" else TextFormatter()
+        self._write, self._lost = _writing_to(stream), 0
         self._logger = logging.getLogger("labeler")
         self._logger.setLevel(_LEVELS[level])
         self._logger.propagate = False
@@ -46,8 +50,8 @@ class LogSink:
 
     @property
     def dropped(self) -> int:
-        """Lines that did not fit."""
-        return self._handler.dropped
+        """Lines that did not fit, or that the stream did not take."""
+        return self._handler.dropped + self._lost
 
     def close(self, timeout_s: float = 1.0) -> None:
         """Writes what is queued, within the time: a blocked stderr must not hold an exit."""
@@ -60,7 +64,33 @@ class LogSink:
 
     def _run(self) -> None:
         while (record := self._queue.get()) is not None:
-            self._target.handle(record)
+            try:
+                self._write(f"{self._formatter.format(record)}\n")
+            except Exception:  # a closed pipe, or a field that cannot be shown: the next may be
+                self._lost += 1
+
+
+def _writing_to(stream: IO[str]) -> Callable[[str], None]:
+    """Writes a line: to the descriptor where there is one, past the locks of Python's streams.
+
+    Such a lock, held by a thread that a full pipe blocks, would abort the interpreter at its exit.
+    """
+    try:
+        descriptor = stream.fileno()
+    except (AttributeError, OSError, ValueError):
+        return lambda line: _write_text(stream, line)
+    return lambda line: _write_bytes(descriptor, line.encode("utf-8", "backslashreplace"))
+
+
+def _write_text(stream: IO[str], line: str) -> None:
+    stream.write(line)
+    stream.flush()
+
+
+def _write_bytes(descriptor: int, line: bytes) -> None:
+    left = memoryview(line)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 class _BoundedHandler(logging.handlers.QueueHandler):

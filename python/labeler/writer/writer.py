@@ -181,8 +181,9 @@ class Writer:
         What has been taken is held at once: a fault further down loses nothing.
         """
         limits, now = self._limits, time.monotonic()
-        due = self._aside.take_due(now, (), limits.rows_max // 2)
-        room = limits.rows_max - len({row.key for row in due})
+        # One at least: with `rows_max` 1 refused rows would fill the aside and end all deliveries.
+        due = self._aside.take_due(now, (), max(1, limits.rows_max // 2))
+        room = max(0, limits.rows_max - len({row.key for row in due}))
         if self._aside.full:
             self._stop.wait(0 if due else _IDLE_MS / 1000)
         else:
@@ -196,6 +197,8 @@ class Writer:
             self._held = [*self._held, *self._aside.take_due(now, keys, 0)]
 
     def _take(self, rows_max: int, timeout_ms: int) -> list[StoredRow]:
+        if rows_max == 0:
+            return []
         records = self._records.take_records(rows_max, _TAKE_BYTES_MAX, timeout_ms)
         assert len(records) <= rows_max
         ids = self._limits.instance_id, self._limits.journal_id

@@ -53,8 +53,8 @@ pub fn dropped_total() -> u64 {
     LOGGING.get().map_or(0, |(dropped, _)| dropped.dropped_lines() as u64)
 }
 
-/// One line of the log's schema, written at once: an exit follows. A stderr that nobody reads blocks its
-/// writers, so the line has a bounded time and the exit goes on without it.
+/// One line of the log's schema, written at once: an exit follows. A stderr that nobody reads
+/// blocks its writers, so the line has a bounded time and the exit goes on without it.
 #[pyfunction]
 pub fn log_fatal(py: Python<'_>, message: &str) {
     py.detach(|| write_fatal(message));

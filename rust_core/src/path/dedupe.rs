@@ -103,8 +103,8 @@ impl Dedupe {
         }
     }
 
-    /// Notes the journal number of rows, so that a confirmation finds them. One that came before the
-    /// committer got here is not lost: its row is stored.
+    /// Notes the journal number of rows, so that a confirmation finds them. One that came before
+    /// the committer got here is not lost: its row is stored.
     pub fn numbered(&self, rows: &[Arc<Row>]) {
         let mut remembered = self.remembered.lock();
         for row in rows {
@@ -153,8 +153,8 @@ impl Remembered {
     }
 
     /// Rows leave by age once the store has them, since until then `GetLabel` answers from here; by
-    /// number they always leave, since memory is bounded. A refused row left the map at once and only
-    /// its place in line is still here: it pushes nobody out.
+    /// number they always leave, since memory is bounded. A refused row left the map at once and
+    /// only its place in line is still here: it pushes nobody out.
     fn forget(&mut self, rows_max: usize, before_us: u64) {
         while let Some((since_us, row)) = self.order.front() {
             let old = *since_us < before_us && row.progress() >= Progress::Stored;

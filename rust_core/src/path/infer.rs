@@ -75,8 +75,8 @@ impl Buffers {
     }
 }
 
-/// The label of each row is its highest score; the first of equals. A row whose scores are no numbers
-/// has no label: it fails alone.
+/// The label of each row is its highest score; the first of equals. A row whose scores are no
+/// numbers has no label: it fails alone.
 fn answers(
     manifest: &Arc<Manifest>,
     scores: &[f32],

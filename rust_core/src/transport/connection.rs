@@ -96,7 +96,8 @@ async fn preface(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// Closes in order. Bytes left unread would turn the close into a reset, which can overtake the answer.
+/// Closes in order. Bytes left unread would turn the close into a reset, which can overtake the
+/// answer.
 async fn close(mut stream: TcpStream) {
     let mut unread = [0; 4096];
     while matches!(stream.try_read(&mut unread), Ok(len) if len > 0) {}

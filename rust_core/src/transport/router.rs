@@ -131,8 +131,8 @@ where
     Grpc::new(TimedCodec::new(shared.clock)).max_decoding_message_size(bytes_max)
 }
 
-/// Runs a call of one message. The message must have arrived by the call's deadline, since until then
-/// nobody else looks at the time; from there on the handler keeps it.
+/// Runs a call of one message. The message must have arrived by the call's deadline, since until
+/// then nobody else looks at the time; from there on the handler keeps it.
 async fn unary<M, O, H, F>(
     shared: Arc<Shared>,
     method: Method,

@@ -89,7 +89,7 @@ async fn run(
         ..proto::LabelRequest::default()
     });
     let sender = |robot: usize| Sender { template: template.clone(), robot, first };
-    let cpu = cpu_us(pid)?;
+    let before = Cpu::of(pid)?;
     let begin = Instant::now();
     let mut tasks = JoinSet::new();
     match load {
@@ -111,8 +111,9 @@ async fn run(
     while let Some(one) = tasks.join_next().await {
         seen.add(&one??)?;
     }
-    let (took, cpu_us) = (begin.elapsed(), cpu_us(pid)? - cpu);
-    print(&seen, took, cpu_us);
+    let (took, after) = (begin.elapsed(), Cpu::of(pid)?);
+    let total_us = after.total_us - before.total_us;
+    print(&seen, took, Cpu { total_us, path_us: after.path_us - before.path_us });
     Ok(())
 }
 
@@ -181,16 +182,42 @@ fn record(seen: &mut Seen, (ok, latency): (bool, Duration)) {
     seen.errors += u64::from(!ok);
 }
 
-fn cpu_us(pid: &str) -> Result<f64, Failure> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The command's name may hold spaces; what follows its closing parenthesis does not.
-    let fields: Vec<&str> =
-        stat.rsplit_once(')').ok_or("no process name")?.1.split_whitespace().collect();
-    let ticks: f64 = fields[11].parse::<f64>()? + fields[12].parse::<f64>()?;
-    Ok(ticks * TICK_US)
+/// CPU of the process so far, and of it that of the label path's own threads; µs.
+#[derive(Clone, Copy)]
+struct Cpu {
+    total_us: f64,
+    path_us: f64,
 }
 
-fn print(seen: &Seen, took: Duration, cpu_us: f64) {
+impl Cpu {
+    fn of(pid: &str) -> Result<Self, Failure> {
+        let total_us = thread(&format!("/proc/{pid}/stat"))?.1;
+        let mut path_us = 0.0;
+        for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+            // A thread may have ended since it was listed.
+            let stat = task?.path().join("stat");
+            let Ok((name, us)) = thread(&stat.to_string_lossy()) else { continue };
+            if PATH_THREADS.iter().any(|prefix| name.starts_with(prefix)) {
+                path_us += us;
+            }
+        }
+        Ok(Self { total_us, path_us })
+    }
+}
+
+const PATH_THREADS: [&str; 3] = ["transport", "infer-", "committer"];
+
+fn thread(stat: &str) -> Result<(String, f64), Failure> {
+    let stat = fs::read_to_string(stat)?;
+    // The name may hold spaces; what follows its closing parenthesis does not.
+    let (name, fields) = stat.rsplit_once(')').ok_or("no name")?;
+    let name = name.split_once('(').ok_or("no name")?.1.to_owned();
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let ticks: f64 = fields[11].parse::<f64>()? + fields[12].parse::<f64>()?;
+    Ok((name, ticks * TICK_US))
+}
+
+fn print(seen: &Seen, took: Duration, cpu: Cpu) {
     let calls = seen.latency_us.len();
     let at = |q| seen.latency_us.value_at_quantile(q);
     let result = serde_json::json!({
@@ -201,7 +228,8 @@ fn print(seen: &Seen, took: Duration, cpu_us: f64) {
         "client_latency_us_p99": at(0.99),
         "client_latency_us_p999": at(0.999),
         "schedule_lag_us_p99": seen.lag_us.value_at_quantile(0.99),
-        "server_cpu_us_per_label": cpu_us / calls.max(1) as f64,
+        "server_cpu_us_per_label": cpu.total_us / calls.max(1) as f64,
+        "path_cpu_us_per_label": cpu.path_us / calls.max(1) as f64,
     });
     println!("{result}");
 }
