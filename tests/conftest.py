@@ -25,7 +25,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 @pytest.fixture(scope="session")
 def client(service: Service) -> Iterator[labeler.Client]:
     """A client of the shared service."""
-    with labeler.Client(service.address) as shared:
+    with labeler.Client(service.address, timeout_ms=5000) as shared:
         shared.wait_ready(10_000)
         yield shared
 

@@ -53,7 +53,7 @@ def test_a_label_is_read_back_by_the_client_after_kill_9(
 ) -> None:
     rng, fleet = random.Random(seed), robots(2)
     label_and_kill(start_service, fleet, rng, seed)
-    with labeler.Client(start_service().address) as client:
+    with labeler.Client(start_service().address, timeout_ms=5000) as client:
         client.wait_ready(10_000)
         for (robot_id, sequence), label in acknowledged(fleet).items():
             assert client.get(robot_id, sequence).label == label
@@ -64,11 +64,11 @@ def test_a_retry_after_kill_9_gets_the_label_that_was_acknowledged(
 ) -> None:
     values = readings(random.Random(seed))
     first = start_service()
-    with labeler.Client(first.address) as client:
+    with labeler.Client(first.address, timeout_ms=5000) as client:
         client.wait_ready(10_000)
         told = client.label("robot-1", 1, values)
         first.kill()
-    with labeler.Client(start_service().address) as client:
+    with labeler.Client(start_service().address, timeout_ms=5000) as client:
         client.wait_ready(10_000)
         again = client.label("robot-1", 1, values)
     assert (again.label, again.source) == (told.label, "REPLAY")

@@ -80,7 +80,7 @@ def test_a_caller_during_the_drain_is_told_to_go_elsewhere(
 
 def test_a_stream_is_told_to_reconnect_at_sigterm(start_service: StartService, seed: int) -> None:
     service = start_service()
-    with labeler.Client(service.address) as client:
+    with labeler.Client(service.address, timeout_ms=5000) as client:
         client.wait_ready(10_000)
         values = readings(random.Random(seed))
         with client.stream() as stream:
@@ -138,7 +138,7 @@ def test_a_restart_after_sigterm_finds_an_empty_journal(
 
 def health_refuses(service: Service) -> bool:
     """Whether the service is draining: its health is NOT_SERVING, or nobody answers any more."""
-    with labeler.Client(service.address) as client:
+    with labeler.Client(service.address, timeout_ms=5000) as client:
         try:
             return client.health(timeout_ms=1000) != "SERVING"
         except labeler.LabelerError:

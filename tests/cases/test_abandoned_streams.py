@@ -83,7 +83,7 @@ def test_dropping_the_reference_ends_the_stream(
 
 
 def test_closing_the_client_ends_its_streams(server: ScriptedServer) -> None:
-    client = labeler.Client(server.address)
+    client = labeler.Client(server.address, timeout_ms=5000)
     stream = client.stream()
     stream.send("r1", 1, VALUES, timeout_ms=30_000)
     next(stream)
@@ -201,7 +201,10 @@ def test_a_stream_that_is_closed_refuses_use(client: labeler.Client) -> None:
 
 
 def test_more_requests_than_the_stream_may_hold_are_refused(server: ScriptedServer) -> None:
-    with labeler.Client(server.address, stream_rows_max=2) as client, client.stream() as stream:
+    with (
+        labeler.Client(server.address, stream_rows_max=2, timeout_ms=5000) as client,
+        client.stream() as stream,
+    ):
         stream.send("r1", 1, VALUES, sku="silent")
         stream.send("r1", 2, VALUES, sku="silent")
 

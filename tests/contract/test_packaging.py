@@ -81,7 +81,7 @@ def test_a_wheel_from_the_sdist_serves_a_label_in_an_empty_environment(
     service = serve(tmp_path / "state", labeler=python.with_name("labeler"))
     try:
         service.wait_ready()
-        with labeler.Client(service.address) as client:
+        with labeler.Client(service.address, timeout_ms=5000) as client:
             client.wait_ready(10_000)
             assert client.label("robot-1", 1, readings(random.Random(1))).source == "MODEL"
         assert service.stop() == 0
