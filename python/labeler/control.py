@@ -173,13 +173,10 @@ class Control:
             return self._list(body, request.left_ms)
         if kind == "load_model":
             model = self._core.load_model(body["name"], body["version"], body["standby"])
-            _log.info("model loaded", extra={"fields": _named(model)})
             return {"models": [dict(model)]}
         if kind == "unload_model":
-            unloaded = [dict(m) for m in self._core.unload_model(body["name"], body["version"])]
-            for model in unloaded:
-                _log.info("model unloaded", extra={"fields": _named(model)})
-            return {"models": unloaded}
+            unloaded = self._core.unload_model(body["name"], body["version"])
+            return {"models": [dict(model) for model in unloaded]}
         if kind == "list_models":
             return {"models": [dict(model) for model in self._core.list_models()]}
         raise InvalidRequestError(f"control request {kind!r} is not known here")
@@ -208,10 +205,6 @@ class Control:
 
 def _stored_label(row: StoredRow) -> dict[str, Any]:
     return {**row._asdict(), "durability": _STORED}
-
-
-def _named(model: Mapping[str, Any]) -> dict[str, Any]:
-    return {"model": model["name"], "version": model["version"]}
 
 
 def _error(kind: str, message: str) -> Answer:

@@ -123,7 +123,7 @@ impl Latencies {
 }
 
 /// An empty histogram as all latencies use it: µs up to a minute, two significant digits.
-pub fn latency_histogram() -> Histogram<u64> {
+fn latency_histogram() -> Histogram<u64> {
     match Histogram::new_with_max(LATENCY_US_MAX, 2) {
         Ok(histogram) => histogram,
         Err(error) => unreachable!("constant bounds are valid: {error}"),
