@@ -37,7 +37,7 @@ FREE, WALL, RACK, STATION, CHARGER, OBSTACLE = range(6)
 
 _POD = 2
 _CELLS_LEAST = 40  # 20 m: one block of racks with roads around it
-_WALL_CLEAR = 3  # cells that stay free around stations, chargers and obstacles
+_WALL_CLEAR = 3  # cells that stay free between a corner and the first station or charger
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,10 +79,10 @@ def make_floor(floor_seed: int, robots: int = 2300) -> Floor:
     Drawn from the seed: proportions, length and depth of the blocks of racks, width of aisles (1.5
     to 3 m), cross-aisles (2 to 4 m) and roads along the walls, share of missing pods and blocks,
     stations along the south wall, chargers along the north wall, and obstacles in wide places.
-    Every place that a robot can be put on can be left: an aisle or a road passes each pod.
+    No place is shut in: an aisle passes each pod, and obstacles leave 1 m all round.
     """
     draws = Draws("floor", floor_seed, robots)
-    area = robots * (draws.one(110, 160) / 10) / CELL_M**2
+    area = robots * (draws.one(90, 140) / 10) / CELL_M**2
     width = max(_CELLS_LEAST, round(math.sqrt(area * draws.one(100, 200) / 100)))
     height = max(_CELLS_LEAST, round(area / width))
     cells = np.zeros((height, width), dtype=np.uint8)
@@ -98,7 +98,7 @@ def make_floor(floor_seed: int, robots: int = 2300) -> Floor:
 def _racks(cells: Array, draws: Draws, road: int) -> None:
     """Fill the hall with blocks of pods between roads, aisles and cross-aisles."""
     height, width = cells.shape
-    long, deep = _POD * draws.one(4, 9), _POD * draws.one(2, 3)
+    long, deep = _POD * draws.one(4, 10), 2 * _POD  # two deep: an aisle passes each pod
     aisle, cross = draws.one(4, 8), draws.one(5, 10)
     missing, missing_blocks = draws.one(3, 15) / 100, draws.one(0, 6) / 100
     strip = 6  # more room where stations and chargers are

@@ -53,9 +53,9 @@ def _table() -> Array:
 
 
 DIRECTIONS = _table()
+_COSINES, _SINES = np.ascontiguousarray(DIRECTIONS.T)
 # m along the ray from one cell border to the next; along a border: so far that it never comes.
-_PACES = (np.float32(CELL_M) / np.maximum(np.abs(DIRECTIONS), np.float32(1e-9))).astype(np.float32)
-_FORWARD = DIRECTIONS >= 0
+_PACE_X, _PACE_Y = np.float32(CELL_M) / np.maximum(np.abs(DIRECTIONS.T), np.float32(1e-9))
 _RING = np.arange(WIDTH) * (TURN // WIDTH)
 
 
@@ -100,19 +100,17 @@ def _to_cells(floor: Floor, positions: Array, rays: Array) -> tuple[Array, int]:
     stride = floor.cells.shape[1]
     scaled = positions / CELL_M
     whole = np.floor(scaled)
-    inside = (scaled - whole).astype(np.float32)[:, np.newaxis, :]
-    start = (whole[:, 1].astype(np.int32) * stride + whole[:, 0].astype(np.int32))[:, np.newaxis]
-    flat = rays.ravel()
-    pace_x, pace_y = _PACES[:, 0][flat], _PACES[:, 1][flat]
-    forward = _FORWARD[rays]
-    ahead = np.where(forward, 1 - inside, inside).reshape(-1, 2)
-    next_x, next_y = ahead[:, 0] * pace_x, ahead[:, 1] * pace_y
-    forward = forward.reshape(-1, 2)
-    step_x = np.where(forward[:, 0], np.int32(1), np.int32(-1))
-    step_y = np.where(forward[:, 1], np.int32(stride), np.int32(-stride))
-    cell = np.broadcast_to(start, rays.shape).ravel()
-    reached = np.full(flat.size, REACH_M, dtype=np.float32)
-    ray = np.arange(flat.size, dtype=np.int32)
+    inside = (scaled - whole).astype(np.float32)
+    start = whole[:, 1].astype(np.int32) * stride + whole[:, 0].astype(np.int32)
+    east, north = _COSINES[rays] >= 0, _SINES[rays] >= 0
+    pace_x, pace_y = _PACE_X[rays].ravel(), _PACE_Y[rays].ravel()
+    next_x = np.where(east, 1 - inside[:, :1], inside[:, :1]).ravel() * pace_x
+    next_y = np.where(north, 1 - inside[:, 1:], inside[:, 1:]).ravel() * pace_y
+    step_x = np.where(east, np.int32(1), np.int32(-1)).ravel()
+    step_y = np.where(north, np.int32(stride), np.int32(-stride)).ravel()
+    cell = np.broadcast_to(start[:, np.newaxis], rays.shape).ravel()
+    reached = np.full(rays.size, REACH_M, dtype=np.float32)
+    ray = np.arange(rays.size, dtype=np.int32)
     steps = 0
     while ray.size:
         steps += ray.size
@@ -134,17 +132,14 @@ def _to_cells(floor: Floor, positions: Array, rays: Array) -> tuple[Array, int]:
 
 def _to_robots(reached: Array, rays: Array, near: Neighbours) -> None:
     """Shorten `reached` where another robot stands in the way. In place."""
-    towards = DIRECTIONS[rays[near.robot]]  # [pairs, 24, 2]
-    x, y = near.ways[:, :1], near.ways[:, 1:]
-    aside = x * towards[:, :, 1] - y * towards[:, :, 0]
+    cosines, sines = _COSINES[rays], _SINES[rays]
+    aside = near.ways[:, :1] * sines[near.robot] - near.ways[:, 1:] * cosines[near.robot]
     pair, ray = np.nonzero(np.abs(aside) < np.float32(RADIUS_M))
-    towards, way = towards[pair, ray], near.ways[pair]
-    along = way[:, 0] * towards[:, 0] + way[:, 1] * towards[:, 1]
-    off = aside[pair, ray]
+    robot, off = near.robot[pair], aside[pair, ray]
+    along = near.ways[pair, 0] * cosines[robot, ray] + near.ways[pair, 1] * sines[robot, ray]
     at = along - np.sqrt(np.float32(RADIUS_M**2) - off * off)
     ahead = along > 0
-    index = near.robot[pair] * WIDTH + ray
-    np.minimum.at(reached.reshape(-1), index[ahead], at[ahead])
+    np.minimum.at(reached.reshape(-1), (robot * WIDTH + ray)[ahead], at[ahead])
 
 
 def neighbours_of(positions: Array, within_m: float = SIGHT_M) -> Neighbours:
