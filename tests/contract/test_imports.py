@@ -36,6 +36,15 @@ def test_the_client_loads_grpc_protobuf_and_numpy_and_nothing_of_the_server() ->
     assert ours == {"client", "errors", "v1"}
 
 
+def test_the_simulated_floor_loads_numpy_and_nothing_of_the_service() -> None:
+    modules = loaded_by("import labeler.fleet.floor_map, labeler.fleet.traces")
+
+    beyond = {name.split(".")[0] for name in modules - loaded_by("import numpy")}
+    ours = {name.split(".")[1] for name in modules if name.startswith("labeler.")}
+    assert beyond == {"labeler"}
+    assert ours == {"errors", "fleet"}
+
+
 def test_importing_the_client_starts_no_thread() -> None:
     statement = "import labeler, threading; labeler.Client; assert threading.active_count() == 1"
 
