@@ -29,11 +29,13 @@ NEEDED_TO_BUILD = (
     "rust_core/build.rs",
     "rust_core/src/lib.rs",
     "rust_core/bridge/src/lib.rs",
+    "rust_core/loadgen/src/lib.rs",
 )
 PROMISED = (
     "labeler/__init__.py",
     "labeler/py.typed",
-    "labeler/_core.pyi",
+    "labeler/_core/__init__.pyi",
+    "labeler/_core/loadgen.pyi",
     "labeler/_core.abi3.so",
     "labeler/v1/label_pb2.py",
 )

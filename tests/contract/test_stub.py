@@ -1,4 +1,4 @@
-"""The typed border `_core.pyi` says what the built extension has: nothing more, nothing less."""
+"""The typed border, the stubs of `_core`, says what the built extension has: nothing more, nothing less."""
 
 import os
 import subprocess

@@ -1,13 +1,38 @@
-//! The one conversion from the core's errors to Python exceptions: classes of `labeler.errors`.
+//! The one conversion from the core's and the sender's errors to Python exceptions: classes of
+//! `labeler.errors`.
 //!
 //! No catch-all arm: a new variant does not compile until it has a class.
 
 use labeler_core::{Error, error::Refusal};
-use pyo3::{prelude::*, types::PyDict};
+use pyo3::{exceptions::PyRuntimeError, prelude::*, types::PyDict};
 
 /// An exception of `labeler.errors` for a core error.
 pub fn to_python(py: Python<'_>, error: &Error) -> PyErr {
     exception(py, error).unwrap_or_else(|failure| failure)
+}
+
+/// The exception for an error of the sender.
+pub fn of_sender(py: Python<'_>, error: &labeler_loadgen::Error) -> PyErr {
+    use labeler_loadgen::Error;
+    let fields = PyDict::new(py);
+    let class = match error {
+        Error::Invalid { field, got, expected } => {
+            let set = fields
+                .set_item("field", field)
+                .and_then(|()| fields.set_item("value", got))
+                .and_then(|()| fields.set_item("expected", expected));
+            if let Err(failure) = set {
+                return failure;
+            }
+            "InvalidRequestError"
+        }
+        Error::NotReady { .. } => "UnavailableError",
+        Error::Disk { .. } => "DiskError",
+        Error::Machine { .. } => "InternalError",
+        // The program that calls is wrong, not what it asks for.
+        Error::OutOfOrder(reason) => return PyRuntimeError::new_err(*reason),
+    };
+    raise(py, class, &error.to_string(), &fields).unwrap_or_else(|failure| failure)
 }
 
 /// The exception of a process that forked: threads do not survive it.

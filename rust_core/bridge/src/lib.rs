@@ -6,12 +6,13 @@ mod convert;
 mod engine;
 mod errors;
 mod journal;
+mod loadgen;
 mod logs;
 mod process;
 
 use pyo3::prelude::*;
 
-/// The extension module; its typed face is `python/labeler/_core.pyi`.
+/// The extension module; its typed face is `python/labeler/_core/__init__.pyi`.
 #[pymodule(gil_used = true)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::Engine>()?;
@@ -22,7 +23,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(journal::journal_verify, module)?)?;
     module.add_function(wrap_pyfunction!(journal::journal_stat, module)?)?;
     module.add_function(wrap_pyfunction!(journal::journal_dump, module)?)?;
-    Ok(())
+    loadgen::add_to(module)
 }
 
 /// The extension's version, equal to the package's.

@@ -1,0 +1,233 @@
+//! Sends the calls of a run: by the clock, or, in a closed loop, as replies make room.
+
+use std::{mem, sync::Arc};
+
+use tokio::{
+    sync::watch,
+    task::yield_now,
+    time::{Duration, sleep},
+};
+
+use crate::{
+    calls::{self, Asked},
+    flag::raised,
+    kinds::Kind,
+    pace::{Clock, Pacer},
+    plan::{Rows, Rpc},
+    rows::{Row, Source, Synthetic, Taken},
+    run::Shared,
+    streams,
+    tally::Call,
+    wire::Requests,
+};
+
+/// Calls sent at one go before the connections move their bytes.
+const BURST: u32 = 32;
+/// How long past its end a schedule that runs late is still followed.
+const LATE_MAX_NS: u64 = 100_000_000;
+/// Between two tries of a closed loop that finds no connection.
+const RETRY: Duration = Duration::from_millis(5);
+
+/// What became of a call whose time came.
+enum Fired {
+    Sent,
+    Failed,
+    /// No rows any more, or the run was stopped while it waited for them.
+    Over,
+}
+
+/// The sender's state.
+pub struct Fire {
+    shared: Arc<Shared>,
+    requests: Requests,
+    source: Source,
+    row: Row,
+    stopped: watch::Receiver<bool>,
+    rows_per_call: u32,
+    warm_ns: u64,
+    unfed: bool,
+}
+
+impl Fire {
+    /// Ready to send the plan's first call.
+    pub fn new(shared: Arc<Shared>, stopped: watch::Receiver<bool>) -> Self {
+        let plan = &shared.plan;
+        let source = match &shared.feed {
+            Some(feed) => Source::Fed(feed.clone()),
+            None => Source::Synthetic(Synthetic::new(plan.robots, plan.width)),
+        };
+        Self {
+            requests: Requests::new(plan),
+            source,
+            row: Row::default(),
+            stopped,
+            rows_per_call: plan.rows_per_call(),
+            warm_ns: shared.warm_ns(),
+            unfed: false,
+            shared,
+        }
+    }
+
+    /// Follows the schedule.
+    pub async fn open_loop(&mut self, clock: Clock, pacer: &Pacer) {
+        let shared = self.shared.clone();
+        let plan = &shared.plan;
+        let mut times = plan.shape.times(plan.warmup_s, plan.duration_s, plan.seed);
+        let end_ns = ((plan.warmup_s + plan.duration_s) * 1e9) as u64;
+        let (mut k, mut burst) = (0, 0);
+        let mut left = None;
+        while let Some(intended_ns) = times.next() {
+            if clock.now_ns() < intended_ns {
+                burst = 0;
+                tokio::select! {
+                    biased;
+                    () = raised(&mut self.stopped) => return,
+                    () = pacer.until(clock.instant(intended_ns)) => (),
+                }
+            } else {
+                burst += 1;
+                if burst % BURST == 0 {
+                    yield_now().await;
+                }
+                if *self.stopped.borrow() {
+                    return;
+                }
+            }
+            if clock.now_ns() > end_ns + LATE_MAX_NS
+                || matches!(self.event(k, intended_ns, clock).await, Fired::Over)
+            {
+                left = Some(intended_ns);
+                break;
+            }
+            k += 1;
+        }
+        if let Some(first_left_ns) = left {
+            self.give_up(std::iter::once(first_left_ns).chain(times));
+        } else if !*self.stopped.borrow() {
+            // The last call is not the end: the measured part lasts as long as was planned.
+            let _ = tokio::time::timeout_at(clock.instant(end_ns), raised(&mut self.stopped)).await;
+        }
+    }
+
+    /// Keeps as many calls under way as the plan says.
+    pub async fn closed_loop(&mut self, clock: Clock) {
+        let plan = &self.shared.plan;
+        let crate::schedule::Shape::Saturate { in_flight } = plan.shape else { return };
+        let in_flight = u64::from(in_flight) * u64::from(self.rows_per_call);
+        let end = clock.instant(((plan.warmup_s + plan.duration_s) * 1e9) as u64);
+        self.shared.await_settled();
+        tokio::time::sleep_until(clock.instant(0)).await;
+        let mut k = 0;
+        loop {
+            while self.shared.tally.in_flight() < in_flight {
+                match self.event(k, clock.now_ns(), clock).await {
+                    Fired::Sent => (),
+                    Fired::Failed => sleep(RETRY).await,
+                    Fired::Over => return,
+                }
+                k += 1;
+                if *self.stopped.borrow() || tokio::time::Instant::now() >= end {
+                    return;
+                }
+                if k % u64::from(BURST) == 0 {
+                    yield_now().await;
+                }
+            }
+            tokio::select! {
+                biased;
+                () = raised(&mut self.stopped) => return,
+                () = tokio::time::sleep_until(end) => return,
+                () = self.shared.something_settled() => (),
+            }
+        }
+    }
+
+    /// Sends call `k`, once its rows are there.
+    async fn event(&mut self, k: u64, intended_ns: u64, clock: Clock) -> Fired {
+        let measured = intended_ns >= self.warm_ns;
+        let call = |sent_ns| Call { intended_ns, sent_ns, rows: self.rows_per_call, measured };
+        let mut call = call(0);
+        let plan = &self.shared.plan;
+        let (rpc, judged) = (plan.rpc, !plan.labels.is_empty() && plan.rows == Rows::Fed);
+        if rpc == Rpc::LabelBatch {
+            return self.batch(k, call, judged, clock).await;
+        }
+        let key = self.shared.key(k);
+        let (message, asked) = match rpc {
+            Rpc::GetLabel => (self.requests.get(key), Asked::Read),
+            Rpc::ListLabels => (self.requests.list(key), Asked::Read),
+            _ => {
+                if !self.take(k, measured).await {
+                    return Fired::Over;
+                }
+                (self.requests.label(key, &self.row), Asked::Label(key, self.row.truth))
+            }
+        };
+        call.sent_ns = clock.now_ns();
+        let sent = if rpc == Rpc::LabelStream {
+            streams::send(&self.shared, call, key, self.row.truth, message)
+        } else {
+            calls::send(&self.shared, key.robot, call, message, asked)
+        };
+        if sent { Fired::Sent } else { Fired::Failed }
+    }
+
+    async fn batch(&mut self, k: u64, mut call: Call, judged: bool, clock: Clock) -> Fired {
+        let first = k * u64::from(self.rows_per_call);
+        let mut truths = Vec::with_capacity(if judged { self.rows_per_call as usize } else { 0 });
+        for at in 0..self.rows_per_call {
+            let number = first + u64::from(at);
+            if !self.take(number, call.measured).await {
+                return Fired::Over;
+            }
+            self.requests.set_row(at as usize, self.shared.key(number), &self.row);
+            if judged {
+                truths.push(self.row.truth);
+            }
+        }
+        let message = self.requests.batch();
+        call.sent_ns = clock.now_ns();
+        // Batches take turns on the connections, whoever their first row is of.
+        let robot = (k % u64::from(self.shared.plan.robots)) as u32;
+        let asked = Asked::Batch(first, truths);
+        if calls::send(&self.shared, robot, call, message, asked) {
+            Fired::Sent
+        } else {
+            Fired::Failed
+        }
+    }
+
+    /// Fills the row; waits for one that is late. Whether there is one.
+    async fn take(&mut self, number: u64, measured: bool) -> bool {
+        let mut late = false;
+        loop {
+            match self.source.take(number, &mut self.row) {
+                Taken::Row => return true,
+                Taken::Ended => {
+                    self.unfed = true;
+                    return false;
+                }
+                Taken::Late => {
+                    if !mem::replace(&mut late, true) && measured {
+                        self.shared.tally.starved(1);
+                    }
+                    let Source::Fed(feed) = &self.source else { return false };
+                    tokio::select! {
+                        () = feed.came() => (),
+                        () = raised(&mut self.stopped) => return false,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Counts what will not be sent: its rows are missing, or its time is over.
+    fn give_up(&self, left: impl Iterator<Item = u64>) {
+        let kind = self.unfed.then_some(Kind::Unfed);
+        if kind.is_none() && *self.stopped.borrow() {
+            return;
+        }
+        let left = left.filter(|intended_ns| *intended_ns >= self.warm_ns).count() as u64;
+        self.shared.tally.never_sent(left * u64::from(self.rows_per_call), kind);
+    }
+}

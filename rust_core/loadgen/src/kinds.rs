@@ -1,0 +1,93 @@
+//! Why a label was not answered, as the result counts it.
+
+use h2::Reason;
+
+/// Names of the gRPC codes, by their numbers.
+const CODES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "UNAUTHENTICATED",
+    "DATA_LOSS",
+];
+const UNKNOWN: u32 = 2;
+
+/// A gRPC code, or what the sender itself saw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The server's word.
+    Code(u32),
+    /// The connection broke while it was under way.
+    Transport,
+    /// Nothing came in time, not even the server's own DEADLINE_EXCEEDED.
+    Timeout,
+    /// Still under way when the run ended.
+    Unanswered,
+    /// The feed ended before its row.
+    Unfed,
+}
+
+impl Kind {
+    /// How many there are, OK among them.
+    pub const COUNT: usize = CODES.len() + 4;
+    /// The robot has no connection, or the server takes no work.
+    pub const UNAVAILABLE: Self = Self::Code(14);
+    /// What came is no reply.
+    pub const INTERNAL: Self = Self::Code(13);
+
+    /// A code from the wire; one that does not exist is UNKNOWN.
+    pub fn code(code: u32) -> Self {
+        Self::Code(if (code as usize) < CODES.len() { code } else { UNKNOWN })
+    }
+
+    /// Its place in a table of counts.
+    pub fn at(self) -> usize {
+        match self {
+            Self::Code(code) => code as usize,
+            Self::Transport => CODES.len(),
+            Self::Timeout => CODES.len() + 1,
+            Self::Unanswered => CODES.len() + 2,
+            Self::Unfed => CODES.len() + 3,
+        }
+    }
+
+    /// The name of what is counted at `at`.
+    pub fn name(at: usize) -> &'static str {
+        match at - CODES.len().min(at) {
+            _ if at < CODES.len() => CODES[at],
+            0 => "TRANSPORT",
+            1 => "TIMEOUT",
+            2 => "UNANSWERED",
+            _ => "UNFED",
+        }
+    }
+}
+
+impl From<&h2::Error> for Kind {
+    /// As gRPC over HTTP/2 maps reset codes; a connection that broke is no code.
+    fn from(error: &h2::Error) -> Self {
+        if error.is_io() || error.is_go_away() {
+            return Self::Transport;
+        }
+        match error.reason() {
+            Some(Reason::REFUSED_STREAM) => Self::UNAVAILABLE,
+            Some(Reason::CANCEL) => Self::Code(1),
+            Some(Reason::ENHANCE_YOUR_CALM) => Self::Code(8),
+            Some(Reason::INADEQUATE_SECURITY) => Self::Code(7),
+            Some(_) => Self::INTERNAL,
+            None => Self::Transport,
+        }
+    }
+}
