@@ -54,7 +54,16 @@ impl From<Error> for Failure {
     }
 }
 
+/// As many open files as may be: each connection is one.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // Where it stays as it is, a connection that is too many says so.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
 fn run(plan: &str, histograms: Option<PathBuf>) -> Result<String, Failure> {
+    raise_open_files();
     let sender = Sender::new(&read(plan).map_err(Failure::Read)?)?;
     sender.connect()?;
     sender.fire()?;

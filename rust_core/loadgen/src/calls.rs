@@ -9,6 +9,7 @@ use labeler_core::proto;
 use prost::Message;
 
 use crate::{
+    connection::Handle,
     kinds::Kind,
     plan::Rpc,
     run::Shared,
@@ -46,8 +47,10 @@ pub fn send(shared: &Arc<Shared>, robot: u32, call: Call, message: Bytes, asked:
     let _ = body.send_data(message, true);
     let shared = shared.clone();
     tokio::spawn(async move {
+        let mut call = call;
         let deadline = shared.deadline(&call);
-        match tokio::time::timeout_at(deadline, receive(reply)).await {
+        let receive = receive(&shared, &mut call, handle, reply);
+        match tokio::time::timeout_at(deadline, receive).await {
             Ok(Ok(message)) => settle(&shared, &call, asked, message),
             Ok(Err(kind)) => shared.tally.failed(&call, kind),
             Err(_) => shared.tally.failed(&call, Kind::Timeout),
@@ -65,7 +68,23 @@ pub fn refused(error: &h2::Error) -> Kind {
     }
 }
 
-async fn receive(reply: ResponseFuture) -> Result<Bytes, Kind> {
+async fn receive(
+    shared: &Shared,
+    call: &mut Call,
+    mut handle: Handle,
+    reply: ResponseFuture,
+) -> Result<Bytes, Kind> {
+    let mut waited = false;
+    let opened = std::future::poll_fn(|context| {
+        let ready = handle.poll_ready(context);
+        waited |= ready.is_pending();
+        ready
+    });
+    opened.await.map_err(|e| Kind::from(&e))?;
+    if waited {
+        // The server's limit of calls on a connection held it back: it is sent only now.
+        call.sent_ns = shared.clock().now_ns();
+    }
     let (head, mut body) = reply.await.map_err(|e| Kind::from(&e))?.into_parts();
     if let Some(code) = wire::status(&head.headers) {
         return Err(Kind::code(code));

@@ -5,7 +5,7 @@ use std::{mem, sync::Arc};
 use tokio::{
     sync::watch,
     task::yield_now,
-    time::{Duration, sleep},
+    time::{Duration, Instant, sleep, sleep_until},
 };
 
 use crate::{
@@ -45,6 +45,7 @@ pub struct Fire {
     stopped: watch::Receiver<bool>,
     rows_per_call: u32,
     warm_ns: u64,
+    end_ns: u64,
     unfed: bool,
 }
 
@@ -63,83 +64,78 @@ impl Fire {
             stopped,
             rows_per_call: plan.rows_per_call(),
             warm_ns: shared.warm_ns(),
+            end_ns: ((plan.warmup_s + plan.duration_s) * 1e9) as u64,
             unfed: false,
             shared,
         }
     }
 
-    /// Follows the schedule.
-    pub async fn open_loop(&mut self, clock: Clock, pacer: &Pacer) {
+    /// Follows the schedule; returns when the sending ended, ns since the run's beginning. The last
+    /// call is not the end: a run lasts as long as was planned.
+    pub async fn open_loop(&mut self, clock: Clock, pacer: &Pacer) -> u64 {
         let shared = self.shared.clone();
         let plan = &shared.plan;
         let mut times = plan.shape.times(plan.warmup_s, plan.duration_s, plan.seed);
-        let end_ns = ((plan.warmup_s + plan.duration_s) * 1e9) as u64;
         let (mut k, mut burst) = (0, 0);
-        let mut left = None;
         while let Some(intended_ns) = times.next() {
             if clock.now_ns() < intended_ns {
                 burst = 0;
-                tokio::select! {
-                    biased;
-                    () = raised(&mut self.stopped) => return,
-                    () = pacer.until(clock.instant(intended_ns)) => (),
+                if self.stopped_before(clock.instant(intended_ns), pacer).await {
+                    return clock.now_ns();
                 }
             } else {
                 burst += 1;
                 if burst % BURST == 0 {
                     yield_now().await;
                 }
-                if *self.stopped.borrow() {
-                    return;
-                }
             }
-            if clock.now_ns() > end_ns + LATE_MAX_NS
-                || matches!(self.event(k, intended_ns, clock).await, Fired::Over)
-            {
-                left = Some(intended_ns);
-                break;
+            let over = clock.now_ns() > self.end_ns + LATE_MAX_NS;
+            if over || matches!(self.event(k, intended_ns, clock).await, Fired::Over) {
+                self.give_up(std::iter::once(intended_ns).chain(times));
+                return clock.now_ns().min(self.end_ns);
             }
             k += 1;
         }
-        if let Some(first_left_ns) = left {
-            self.give_up(std::iter::once(first_left_ns).chain(times));
-        } else if !*self.stopped.borrow() {
-            // The last call is not the end: the measured part lasts as long as was planned.
-            let _ = tokio::time::timeout_at(clock.instant(end_ns), raised(&mut self.stopped)).await;
+        let stopped = self.stopped_before(clock.instant(self.end_ns), pacer).await;
+        if stopped { clock.now_ns() } else { self.end_ns }
+    }
+
+    async fn stopped_before(&mut self, due: Instant, pacer: &Pacer) -> bool {
+        tokio::select! {
+            biased;
+            () = raised(&mut self.stopped) => true,
+            () = pacer.until(due) => false,
         }
     }
 
-    /// Keeps as many calls under way as the plan says.
-    pub async fn closed_loop(&mut self, clock: Clock) {
-        let plan = &self.shared.plan;
-        let crate::schedule::Shape::Saturate { in_flight } = plan.shape else { return };
+    /// Keeps as many calls under way as the plan says; returns when the sending ended.
+    pub async fn closed_loop(&mut self, clock: Clock, in_flight: u32) -> u64 {
         let in_flight = u64::from(in_flight) * u64::from(self.rows_per_call);
-        let end = clock.instant(((plan.warmup_s + plan.duration_s) * 1e9) as u64);
+        let end = clock.instant(self.end_ns);
         self.shared.await_settled();
-        tokio::time::sleep_until(clock.instant(0)).await;
-        let mut k = 0;
-        loop {
-            while self.shared.tally.in_flight() < in_flight {
-                match self.event(k, clock.now_ns(), clock).await {
-                    Fired::Sent => (),
-                    Fired::Failed => sleep(RETRY).await,
-                    Fired::Over => return,
-                }
-                k += 1;
-                if *self.stopped.borrow() || tokio::time::Instant::now() >= end {
-                    return;
-                }
-                if k % u64::from(BURST) == 0 {
-                    yield_now().await;
+        sleep_until(clock.instant(0)).await;
+        for k in 0.. {
+            if k % u64::from(BURST) == 0 {
+                yield_now().await;
+            }
+            while self.shared.tally.in_flight() >= in_flight {
+                tokio::select! {
+                    biased;
+                    () = raised(&mut self.stopped) => return clock.now_ns(),
+                    () = sleep_until(end) => return clock.now_ns(),
+                    () = self.shared.something_settled() => (),
                 }
             }
-            tokio::select! {
-                biased;
-                () = raised(&mut self.stopped) => return,
-                () = tokio::time::sleep_until(end) => return,
-                () = self.shared.something_settled() => (),
+            if *self.stopped.borrow() || Instant::now() >= end {
+                break;
+            }
+            match self.event(k, clock.now_ns(), clock).await {
+                Fired::Sent => (),
+                Fired::Failed => sleep(RETRY).await,
+                Fired::Over => break,
             }
         }
+        clock.now_ns()
     }
 
     /// Sends call `k`, once its rows are there.
@@ -221,7 +217,8 @@ impl Fire {
         }
     }
 
-    /// Counts what will not be sent: its rows are missing, or its time is over.
+    /// Counts what will not be sent, unless the run was stopped: its rows are missing, or its time
+    /// is over.
     fn give_up(&self, left: impl Iterator<Item = u64>) {
         let kind = self.unfed.then_some(Kind::Unfed);
         if kind.is_none() && *self.stopped.borrow() {

@@ -25,6 +25,10 @@ mod schedule;
 mod sender;
 mod streams;
 mod tally;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 pub use error::{Error, Result};

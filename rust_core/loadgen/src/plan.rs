@@ -317,3 +317,148 @@ fn shorten(text: String) -> String {
     }
     text.chars().take(CHARS_MAX).chain("…".chars()).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn plan(changes: Value) -> Result<Plan> {
+        let mut plan = json!({
+            "address": "127.0.0.1:50051", "robots": 10, "duration_s": 5,
+            "schedule": {"shape": "constant", "rate_per_s": 10},
+        });
+        if let (Some(plan), Value::Object(changes)) = (plan.as_object_mut(), changes) {
+            plan.extend(changes);
+        }
+        Plan::from_json(&plan.to_string())
+    }
+
+    fn named(changes: Value) -> String {
+        match plan(changes.clone()) {
+            Err(Error::Invalid { field, .. }) => field,
+            other => panic!("{changes}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_plan_has_a_default_for_all_but_whom_when_and_how_long() {
+        let found = plan(json!({})).unwrap();
+        assert_eq!((found.connections, found.width, found.threads), (10, 24, 1));
+        assert_eq!(found.shape, Shape::Constant { rate_per_s: 10.0 });
+    }
+
+    #[test]
+    fn a_replay_without_a_duration_lasts_to_its_last_call() {
+        let schedule = json!({"shape": "times", "at_us": [0, 2_500_000]});
+        let found = plan(json!({"duration_s": 0, "schedule": schedule})).unwrap();
+        assert_eq!(found.shape.times(0.0, found.duration_s, 1).count(), 2);
+    }
+
+    #[test]
+    fn every_bad_value_is_named() {
+        let times = |at_us: Value| json!({"shape": "times", "at_us": at_us});
+        let cases = [
+            (json!({"address": "somewhere"}), "address"),
+            (json!({"robot": 3}), "robot"),
+            (json!({"robots": -1}), "robots"),
+            (json!({"robots": 0}), "robots"),
+            (json!({"connections": 11}), "connections"),
+            (json!({"rpc": "predict"}), "rpc"),
+            (json!({"batch_rows": 1001}), "batch_rows"),
+            (json!({"duration_s": 0}), "duration_s"),
+            (json!({"warmup_s": -1}), "warmup_s"),
+            (json!({"timeout_ms": 0}), "timeout_ms"),
+            (json!({"durability": "FOREVER"}), "durability"),
+            (json!({"payload": "text"}), "payload"),
+            (json!({"rows": "fed", "rpc": "list_labels"}), "rows"),
+            (json!({"rpc": "get_label"}), "first_sequence"),
+            (json!({"labels": ["a", ""]}), "labels[1]"),
+            (json!({"robot_prefix": "a\nb"}), "robot_prefix"),
+            (json!({"lag_limit_ms": 0}), "lag_limit_ms"),
+            (json!({"threads": 100}), "threads"),
+            (json!({"schedule": {"rate_per_s": 1}}), "schedule.shape"),
+            (json!({"schedule": {"shape": "sometimes"}}), "schedule.shape"),
+            (json!({"schedule": {"shape": "constant"}}), "schedule.rate_per_s"),
+            (json!({"schedule": {"shape": "constant", "rate_per_s": "1"}}), "schedule.rate_per_s"),
+            (json!({"schedule": {"shape": "constant", "rate_per_s": 0}}), "schedule.rate_per_s"),
+            (
+                json!({"schedule": {"shape": "poisson", "rate_per_s": 1, "at_s": 1}}),
+                "schedule.at_s",
+            ),
+            (json!({"schedule": times(json!([]))}), "schedule.at_us"),
+            (json!({"schedule": times(json!([3, 2]))}), "schedule.at_us[1]"),
+            (json!({"schedule": times(json!([3, "x"]))}), "schedule.at_us[1]"),
+            (json!({"schedule": {"shape": "saturate", "in_flight": 0}}), "schedule.in_flight"),
+            (
+                json!({"schedule": {"shape": "step", "rate_per_s": 1, "to_rate_per_s": 2, "at_s": 6}}),
+                "schedule.at_s",
+            ),
+            (
+                json!({"schedule": {"shape": "flash_crowd", "rate_per_s": 1, "factor": 2, "at_s": 3,
+                    "lasts_s": 3}}),
+                "schedule.lasts_s",
+            ),
+        ];
+        for (changes, field) in cases {
+            assert_eq!(named(changes.clone()), field, "{changes}");
+        }
+    }
+
+    #[test]
+    fn an_error_shows_the_value_and_what_was_expected() {
+        let text = |changes| plan(changes).unwrap_err().to_string();
+        assert_eq!(text(json!({"robots": -1})), "robots is -1, expected a whole number from 0 up");
+        assert_eq!(text(json!({"connections": 11})), "connections is 11, expected 1 to 10");
+        let unknown = text(json!({"robot": 3}));
+        assert!(unknown.starts_with("robot is 3, expected one of `address`"), "{unknown}");
+    }
+
+    /// Any JSON, such as a program may send by mistake.
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            "[a-z:0-9é]{0,12}".prop_map(Value::from),
+        ];
+        let keys = prop_oneof![
+            Just("address"),
+            Just("schedule"),
+            Just("shape"),
+            Just("rate_per_s"),
+            Just("at_us"),
+            Just("duration_s"),
+            Just("robots"),
+            Just("labels"),
+            Just("rpc"),
+            Just("x"),
+        ];
+        leaf.prop_recursive(3, 24, 6, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+                prop::collection::btree_map(keys.clone().prop_map(String::from), inner, 0..6)
+                    .prop_map(|entries| Value::from_iter(entries)),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn no_json_makes_the_plan_panic(
+            value in any_json(),
+            field in prop::sample::select(vec!["robots", "schedule", "duration_s", "labels", "seed"]),
+        ) {
+            let _ = Plan::from_json(&value.to_string());
+            let _ = plan(json!({field: value}));
+        }
+
+        #[test]
+        fn no_text_makes_the_plan_panic(text in ".{0,40}") {
+            prop_assert!(Plan::from_json(&text).is_err());
+        }
+    }
+}

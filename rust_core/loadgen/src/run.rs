@@ -21,6 +21,7 @@ use crate::{
     plan::{Plan, Rows, Rpc},
     rows::Feed,
     sampler::{Samples, Threads},
+    schedule::Shape,
     streams::Streams,
     tally::{Call, Tally},
     wire::{self, Key},
@@ -176,12 +177,11 @@ pub async fn fire(shared: &Arc<Shared>, pacer: Pacer, stopped: watch::Receiver<b
     let clock = *shared.clock.get_or_init(|| Clock::starting_in(LEAD));
     let sampler = tokio::spawn(sample(shared.clone(), clock));
     let mut fire = Fire::new(shared.clone(), stopped);
-    if shared.plan.shape.is_closed_loop() {
-        fire.closed_loop(clock).await;
-    } else {
-        fire.open_loop(clock, &pacer).await;
-    }
-    let _ = shared.sent_until_ns.set(clock.now_ns());
+    let sent_until_ns = match shared.plan.shape {
+        Shape::Saturate { in_flight } => fire.closed_loop(clock, in_flight).await,
+        _ => fire.open_loop(clock, &pacer).await,
+    };
+    let _ = shared.sent_until_ns.set(sent_until_ns);
     shared.samples.lock().own_sent_us = shared.threads.cpu_us();
     drain(shared).await;
     sampler.abort();

@@ -288,3 +288,103 @@ impl Iterator for Times<'_> {
         (at_ns < self.end_ns).then_some(at_ns)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    fn shape(written: &str) -> Shape {
+        serde_json::from_str::<Written>(written).unwrap().shape().unwrap()
+    }
+
+    fn times(written: &str, warmup_s: f64, duration_s: f64) -> Vec<u64> {
+        shape(written).times(warmup_s, duration_s, 7).collect()
+    }
+
+    /// How many fall into [from, to), seconds.
+    fn between(times: &[u64], from: f64, to: f64) -> usize {
+        times.iter().filter(|at| (from..to).contains(&(**at as f64 / NS))).count()
+    }
+
+    #[test]
+    fn a_constant_rate_is_kept_to_the_nanosecond() {
+        let found = times(r#"{"shape": "constant", "rate_per_s": 2300}"#, 0.0, 30.0);
+        assert_eq!(found.len(), 69_000);
+        for (k, at) in found.iter().enumerate() {
+            assert_eq!(*at, (k as f64 * NS / 2300.0).round() as u64);
+        }
+    }
+
+    #[test]
+    fn the_warm_up_comes_before_the_shape_at_its_first_rate() {
+        let step = r#"{"shape": "step", "rate_per_s": 10, "to_rate_per_s": 100, "at_s": 2}"#;
+        let found = times(step, 3.0, 4.0);
+        assert_eq!(between(&found, 0.0, 3.0), 30);
+        assert_eq!(between(&found, 3.0, 5.0), 20);
+        assert_eq!(between(&found, 5.0, 7.0), 200);
+        assert_eq!(found[50], 5 * S);
+        assert_eq!(found[51], 5 * S + S / 100);
+    }
+
+    #[test]
+    fn a_ramp_sends_the_area_under_its_line() {
+        let found = times(r#"{"shape": "ramp", "rate_per_s": 0, "to_rate_per_s": 200}"#, 0.0, 10.0);
+        assert_eq!(found.len(), 1_000);
+        // 10 t² calls by t.
+        for (k, at) in found.iter().enumerate() {
+            let expected = (k as f64 / 10.0).sqrt() * NS;
+            assert!((*at as f64 - expected).abs() < 2.0, "call {k} at {at}, not {expected}");
+        }
+        let down = times(r#"{"shape": "ramp", "rate_per_s": 200, "to_rate_per_s": 0}"#, 0.0, 10.0);
+        assert_eq!(down.len(), 1_000);
+        assert_eq!(between(&down, 0.0, 5.0), 750);
+    }
+
+    #[test]
+    fn a_flash_crowd_comes_and_goes() {
+        let crowd = r#"{"shape": "flash_crowd", "rate_per_s": 50, "factor": 10, "at_s": 2,
+            "lasts_s": 1}"#;
+        let found = times(crowd, 1.0, 5.0);
+        assert_eq!(between(&found, 0.0, 3.0), 150);
+        assert_eq!(between(&found, 3.0, 4.0), 500);
+        assert_eq!(between(&found, 4.0, 6.0), 100);
+    }
+
+    #[test]
+    fn a_poisson_process_has_its_rate_its_spread_and_its_seed() {
+        let poisson = r#"{"shape": "poisson", "rate_per_s": 1000}"#;
+        let found = times(poisson, 0.0, 100.0);
+        // 100,000 are expected, with a standard deviation of 316; the seed is fixed.
+        assert!((99_000..101_000).contains(&found.len()), "{}", found.len());
+        let gaps: Vec<f64> = found.windows(2).map(|p| (p[1] - p[0]) as f64 / NS).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        // Of exponential gaps the standard deviation is the mean.
+        assert!((variance.sqrt() / mean - 1.0).abs() < 0.02, "{}", variance.sqrt() / mean);
+        assert_eq!(times(poisson, 0.0, 100.0), found);
+        let other: Vec<u64> = shape(poisson).times(0.0, 100.0, 8).collect();
+        assert_ne!(other, found);
+    }
+
+    #[test]
+    fn a_replay_keeps_the_times_that_it_was_given() {
+        let found = times(r#"{"shape": "times", "at_us": [0, 5, 5, 1000000, 3000000]}"#, 0.0, 2.0);
+        assert_eq!(found, [0, 5_000, 5_000, S]);
+    }
+
+    #[test]
+    fn times_ascend_in_every_shape() {
+        for written in [
+            r#"{"shape": "ramp", "rate_per_s": 3, "to_rate_per_s": 777.7}"#,
+            r#"{"shape": "step", "rate_per_s": 0, "to_rate_per_s": 333.3, "at_s": 1.7}"#,
+            r#"{"shape": "flash_crowd", "rate_per_s": 12.3, "factor": 0, "at_s": 1, "lasts_s": 1}"#,
+            r#"{"shape": "poisson", "rate_per_s": 500}"#,
+        ] {
+            let found = times(written, 0.9, 6.1);
+            assert!(!found.is_empty(), "{written}");
+            assert!(found.is_sorted(), "{written}");
+        }
+    }
+}

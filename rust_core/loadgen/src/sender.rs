@@ -226,7 +226,9 @@ fn live(shared: &Arc<Shared>, steps: &Steps) -> Result<Phase> {
         let until = closing.subscribe();
         let connected = tokio::select! {
             connected = run::connect(shared, &tcp, &until) => connected,
-            () = raised(&mut stopped) => Ok(()),
+            () = raised(&mut stopped) => {
+                Err(Error::OutOfOrder("the run was stopped before it was ready"))
+            }
         };
         connected?;
         steps.set(Phase::Ready);
@@ -253,10 +255,10 @@ fn build(shared: &Arc<Shared>) -> Result<runtime::Runtime> {
         runtime::Builder::new_current_thread()
     } else {
         let mut builder = runtime::Builder::new_multi_thread();
-        // The thread that waits for the run drives it too.
+        // The thread that waits for the run sends its calls.
         shared.threads.add_this();
         let started = shared.clone();
-        builder.worker_threads(threads).on_thread_start(move || started.threads.add_this());
+        builder.worker_threads(threads - 1).on_thread_start(move || started.threads.add_this());
         builder
     };
     let builder = builder.thread_name("sender").event_interval(TASKS_A_TURN).enable_all();
