@@ -33,6 +33,9 @@ class Pages:
     def status(self) -> dict[str, Any]:
         return {"state": "serving"}
 
+    def stages(self) -> dict[str, Any]:
+        return {"stages": []}
+
     def sample(self) -> None:
         """Nothing to keep."""
 
@@ -58,9 +61,10 @@ def get(admin: AdminServer, page: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def test_the_three_pages_answer(admin: AdminServer) -> None:
+def test_every_page_answers(admin: AdminServer) -> None:
     assert get(admin, "/metrics") == (200, "labeler_serving 1\n")
     assert json.loads(get(admin, "/status?x=1")[1]) == {"state": "serving"}
+    assert json.loads(get(admin, "/stages")[1]) == {"stages": []}
     assert get(admin, "/healthz") == (200, "live\n")
     assert get(admin, "/other")[0] == 404
 

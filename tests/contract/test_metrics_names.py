@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -17,7 +18,7 @@ from labeler.reference import pages
 from labeler.telemetry import names
 from labeler.telemetry.histograms import buckets, minus, percentile, plus
 from labeler.telemetry.prometheus import Exposition
-from labeler.telemetry.status import StatusWindow
+from labeler.telemetry.status import StatusWindow, stages_between
 from labeler.writer import WriterStats
 
 ROOT = Path(__file__).parents[2]
@@ -219,6 +220,25 @@ def test_status_shows_rates_and_percentiles_of_the_window_alone() -> None:
     assert status["stages_since_start"][0]["count"] == 600
     assert status["journal"]["commit_us_p99"] == 1500
     assert status["logs_dropped_total"] == 7
+
+
+def test_status_tells_who_runs_and_what_it_uses() -> None:
+    status = StatusWindow(Reading()).status()
+    assert (status["instance_id"], status["started_unix_us"]) == ("i", 1)
+    process = status["process"]
+    assert process["pid"] == os.getpid()
+    assert 0 < process["resident_bytes"] <= process["resident_bytes_max"] + (1 << 20)
+    assert process["cpu_user_us"] + process["cpu_system_us"] > 0
+
+
+def test_the_stages_of_a_span_are_the_difference_of_two_readings() -> None:
+    reading = Reading(answered=100)
+    window = StatusWindow(reading)
+    before = window.stages()
+    reading.answered = 300
+    [decode, infer] = stages_between(window.stages()["stages"], before["stages"])
+    assert (decode["stage"], decode["count"], decode["us_p999"]) == ("decode", 400, 80)
+    assert infer["count"] == 400
 
 
 counts = st.dictionaries(st.integers(0, 10**7), st.integers(1, 1000), max_size=30).map(

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
-import urllib.request
 from collections.abc import Callable, Sequence
-from http.client import HTTPException
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from labeler.config import Settings, Sources, load
-from labeler.errors import ConfigError, UnavailableError
+from labeler.errors import ConfigError, InvalidRequestError
 
 __all__ = [
     "AddressOption",
@@ -21,11 +19,15 @@ __all__ = [
     "ConfigOption",
     "JsonOption",
     "SetOption",
-    "fetch_status",
+    "admin_address",
     "grpc_address",
     "help_of",
     "print_json",
+    "seconds_of",
+    "target_addresses",
 ]
+
+_SECONDS_MAX = 168 * 3600
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 ConfigOption = Annotated[
@@ -76,11 +78,29 @@ def grpc_address(given: str) -> str:
     return given or _reachable(_settings().transport.grpc_address, "--address")
 
 
-def admin_url(given: str, page: str) -> str:
-    """The URL of a page of the admin port."""
-    address = given or _reachable(_settings().admin.address, "--admin")
-    base = address if "://" in address else f"http://{address}"
-    return f"{base.rstrip('/')}{page}"
+def admin_address(given: str) -> str:
+    """Its admin port: as given, else where the configuration says that it listens."""
+    return given or _reachable(_settings().admin.address, "--admin")
+
+
+def target_addresses(address: str, admin: str) -> tuple[str, str]:
+    """GRPC and admin port of one service.
+
+    Of a service that is named by its gRPC port alone no admin port is known: the configured one
+    may be another's, and its figures would be taken for this one's.
+    """
+    return grpc_address(address), "" if address and not admin else admin_address(admin)
+
+
+def seconds_of(text: str, flag: str) -> float:
+    """`5s`, `500ms` or `2m`. Errors: `InvalidRequestError` names the flag."""
+    for unit, factor in (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)):
+        number = text.removesuffix(unit)
+        if number != text and number.replace(".", "", 1).isdigit():
+            seconds = float(number) * factor
+            if 0 < seconds <= _SECONDS_MAX:
+                return seconds
+    raise InvalidRequestError(f"{flag} {text!r}, expected a time up to 168h, such as 5s or 2m")
 
 
 def _settings() -> Settings:
@@ -94,26 +114,6 @@ def _reachable(address: str, flag: str) -> str:
     if port == "0":
         raise ConfigError(f"the configured port is 0 (any), say where the service is with {flag}")
     return {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host) + f":{port}"
-
-
-def fetch_status(given: str) -> dict[str, Any]:
-    """`/status` of a running service, asked directly. Errors: `UnavailableError` with what to do.
-
-    A proxy of the environment is for the world outside, and knows no address of this machine.
-    """
-    url = admin_url(given, "/status")
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with direct.open(url, timeout=5) as reply:
-            status = json.load(reply)
-    except (OSError, HTTPException, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise UnavailableError(
-            f"no service answers at {url} ({reason}); start one with `labeler serve`, "
-            "or give its admin port with --admin HOST:PORT"
-        ) from error
-    assert isinstance(status, dict)
-    return status
 
 
 def print_json(value: object) -> None:

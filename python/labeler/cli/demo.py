@@ -14,11 +14,12 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from labeler.cli.common import JsonOption, fetch_status, help_of, print_json
+from labeler.cli.common import JsonOption, help_of, print_json
 from labeler.cli.demo_service import DemoService
 from labeler.cli.status import stage_table
 from labeler.cli.tables import amount, duration, out, table
 from labeler.errors import InvalidRequestError
+from labeler.telemetry.reader import read_page
 
 __all__ = ["register"]
 
@@ -86,14 +87,14 @@ def _measure(where: dict[str, Any], rate: int, seconds: float) -> dict[str, Any]
     from labeler.cli.demo_load import Load, run
 
     address, admin = where["grpc_address"], where["admin_address"]
-    before = fetch_status(admin)
+    before = read_page(admin, "/status")
     seed = random.SystemRandom().randrange(1, 1 << 31)
     load = Load(address, rate, _UNARY_RATE, _STREAMS, seconds, seed)
     outcome = asyncio.run(run(load))
-    loaded = fetch_status(admin)
+    loaded = read_page(admin, "/status")
     after = _wait_stored(admin)
     labels = max(1, loaded["labels_total"] - before["labels_total"])
-    cpu_us = (loaded["process_cpu_us"] - before["process_cpu_us"]) / labels
+    cpu_us = (_cpu_us(loaded) - _cpu_us(before)) / labels
     return {
         "seed": seed,
         "model": next((q["model"] + " " + q["version"] for q in after["queues"]), ""),
@@ -116,6 +117,10 @@ def _measure(where: dict[str, Any], rate: int, seconds: float) -> dict[str, Any]
     }
 
 
+def _cpu_us(status: dict[str, Any]) -> int:
+    return sum(status["process"][name] for name in ("cpu_user_us", "cpu_system_us"))
+
+
 def _client_row(latencies_us: list[int]) -> dict[str, int]:
     import numpy as np
 
@@ -129,12 +134,12 @@ def _client_row(latencies_us: list[int]) -> dict[str, int]:
 def _wait_stored(admin: str) -> dict[str, Any]:
     """The status once nothing is pending, or as it is after a time."""
     pause = threading.Event()
-    status = fetch_status(admin)
+    status = read_page(admin, "/status")
     for _ in range(_STORED_WAIT_S * 10):
         if not status["journal"]["pending"]:
             break
         pause.wait(0.1)
-        status = fetch_status(admin)
+        status = read_page(admin, "/status")
     return status
 
 

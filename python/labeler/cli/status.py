@@ -6,8 +6,9 @@ from typing import Any
 
 import typer
 
-from labeler.cli.common import AdminOption, JsonOption, fetch_status, help_of, print_json
+from labeler.cli.common import AdminOption, JsonOption, admin_address, help_of, print_json
 from labeler.cli.tables import amount, bytes_text, duration, out, table
+from labeler.telemetry.reader import read_page
 
 __all__ = ["register"]
 
@@ -27,7 +28,7 @@ def status(admin: AdminOption = "", as_json: JsonOption = False) -> None:
       labeler status --admin 127.0.0.1:9464
       labeler status --json | jq .journal.pending
     """
-    found = fetch_status(admin)
+    found = read_page(admin_address(admin), "/status")
     if as_json:
         print_json(found)
     else:
@@ -54,6 +55,11 @@ def show(found: dict[str, Any]) -> None:
         waiting = f"{amount(queue['robot_rows'])} robots' rows, {amount(queue['bulk_rows'])} bulk"
         model = f"{queue['model']} {queue['version']}"
         console.print(f"model    {model} ({serving}), waiting: {waiting}", markup=False)
+    process = found["process"]
+    cpu_us = process["cpu_user_us"] + process["cpu_system_us"]
+    memory = f"{bytes_text(process['resident_bytes'])}, at most "
+    memory += bytes_text(process["resident_bytes_max"])
+    console.print(f"process  {process['pid']}, CPU {duration(cpu_us)}, memory {memory}")
     journal, writer = found["journal"], found["writer"]
     disk = f"{bytes_text(journal['disk_bytes'])} of {bytes_text(journal['disk_bytes_max'])}"
     oldest = duration(journal["oldest_pending_us"])

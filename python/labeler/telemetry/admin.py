@@ -96,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        """Answers the three pages."""
+        """Answers the four pages."""
         path = self.path.partition("?")[0]
         try:
             if path == "/healthz":
@@ -104,11 +104,12 @@ class _Handler(BaseHTTPRequestHandler):
             elif path == "/metrics":
                 body, kind = self.server.exposition.render(self.headers.get("Accept", ""))
                 self._reply(200, body, kind)
-            elif path == "/status":
-                body = json.dumps(self.server.window.status()).encode()
-                self._reply(200, body, "application/json")
+            elif path in ("/status", "/stages"):
+                window = self.server.window
+                found = window.status() if path == "/status" else window.stages()
+                self._reply(200, json.dumps(found).encode(), "application/json")
             else:
-                known = b"pages: /metrics /status /healthz\n"
+                known = b"pages: /metrics /status /stages /healthz\n"
                 self._reply(404, known, "text/plain; charset=utf-8")
         except OSError:
             raise

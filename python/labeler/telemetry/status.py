@@ -7,16 +7,16 @@ since the start. The readings are kept here, bounded, one a second at most.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from labeler.telemetry.histograms import Counts, minus, plus, summary
+from labeler.telemetry.process import process_facts
 from labeler.telemetry.prometheus import Reading
 
-__all__ = ["StatusWindow"]
+__all__ = ["StatusWindow", "stages_between"]
 
 WINDOW_S = 10
 _LABEL_METHODS = ("Label", "LabelBatch", "LabelStream")
@@ -55,13 +55,14 @@ class StatusWindow:
         return {
             "state": snapshot["state"],
             **self._reading.build(),
+            "started_unix_us": snapshot["started_unix_us"],
             "uptime_us": snapshot["uptime_us"],
-            "process_cpu_us": time.process_time_ns() // 1000,
+            "process": process_facts(),
             "window_us": span_us,
             "labels_per_s": round((now.answered - oldest.answered) * 1e6 / span_us, 1),
             "labels_total": now.answered,
-            "stages": _windowed(stages, oldest.stages),
-            "stages_since_start": _windowed(stages, ()),
+            "stages": stages_between(stages, oldest.stages),
+            "stages_since_start": stages_between(stages, ()),
             "methods": snapshot["methods"],
             "errors": snapshot["errors"],
             "queues": [_without(queue, "batch_rows") for queue in snapshot["queues"]],
@@ -72,17 +73,24 @@ class StatusWindow:
             "logs_dropped_total": snapshot["logs"]["dropped_total"] + self._reading.logs_dropped(),
         }
 
+    def stages(self) -> dict[str, Any]:
+        """The stages' histograms since the start, for whoever measures a span of his own."""
+        stages = self._reading.stages()
+        snapshot = self._reading.snapshot()
+        return {
+            "started_unix_us": snapshot["started_unix_us"],
+            "uptime_us": snapshot["uptime_us"],
+            "stages": stages,
+        }
 
-def _moment(snapshot: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) -> _Moment:
-    methods = snapshot["methods"]
-    answered = sum(methods[name]["answered"] for name in _LABEL_METHODS if name in methods)
-    return _Moment(snapshot["uptime_us"], answered, stages)
 
-
-def _windowed(
+def stages_between(
     newer: Sequence[Mapping[str, Any]], older: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Percentiles of each stage over all model versions, in the order of the path."""
+    """`stage`, `count` and percentiles in µs of what was added between two readings of `/stages`.
+
+    Over all model versions, in the order of the path. An empty `older` is the start.
+    """
     before: dict[tuple[str, str, str], Counts] = {_key(stage): stage["counts"] for stage in older}
     parts: dict[str, list[Counts]] = {}
     for stage in newer:
@@ -94,6 +102,12 @@ def _windowed(
         shares = {f"us_{share}": value for share, value in summary(merged).items()}
         result.append({"stage": name, "count": sum(n for _, n in merged), **shares})
     return result
+
+
+def _moment(snapshot: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) -> _Moment:
+    methods = snapshot["methods"]
+    answered = sum(methods[name]["answered"] for name in _LABEL_METHODS if name in methods)
+    return _Moment(snapshot["uptime_us"], answered, stages)
 
 
 def _key(stage: Mapping[str, Any]) -> tuple[str, str, str]:
