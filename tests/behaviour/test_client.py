@@ -1,6 +1,6 @@
 """What a robot's programmer sees: both clients against the real service.
 
-The packaged model `wall-following` takes 24 values and has four labels.
+The packaged model `kiva-floor` takes 24 values and has five labels.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from tests.support.waiting import eventually
 if TYPE_CHECKING:
     from tests.support.service import Service
 
-MODEL = "wall-following"
-LABELS = {"Move-Forward", "Sharp-Right-Turn", "Slight-Right-Turn", "Slight-Left-Turn"}
+MODEL = "kiva-floor"
+LABELS = {"move-forward", "slow-down", "stop", "turn-left", "turn-right"}
 WIDTH = 24
 FAR = np.full(WIDTH, 2.5, np.float32)
-NEAR = np.full(WIDTH, 0.4, np.float32)
+NEAR = np.full(WIDTH, 0.3, np.float32)
 
 
 @pytest.fixture

@@ -55,12 +55,12 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
 def test_a_corrupt_model_file_is_named(start_service: StartService, tmp_path: Path) -> None:
     repository = tmp_path / "models"
     shutil.copytree(PACKAGED, repository)
-    [model] = repository.glob("wall-following/*/model.onnx")
+    [model] = repository.glob("kiva-floor/*/model.onnx")
     broken = bytearray(model.read_bytes())
     broken[len(broken) // 2] ^= 1
     model.write_bytes(broken)
     service = start_service(ready=False, models__repositories=[str(repository)])
-    refused(service, labeler.ModelInvalidError.exit_code, "wall-following", "SHA-256")
+    refused(service, labeler.ModelInvalidError.exit_code, "kiva-floor", "SHA-256")
 
 
 def test_a_model_that_is_not_there_is_named(start_service: StartService) -> None:

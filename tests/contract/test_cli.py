@@ -94,9 +94,9 @@ def test_config_show_gives_every_setting_with_value_and_origin() -> None:
 
 
 def test_config_show_reads_for_people_too() -> None:
-    done = labeler("config", "show", LABELER_MODELS__LOAD='["wall-following@1"]')
+    done = labeler("config", "show", LABELER_MODELS__LOAD='["kiva-floor@1"]')
     [line] = [line for line in done.stdout.splitlines() if line.startswith("models.load ")]
-    assert line.split() == ["models.load", '["wall-following@1"]', "LABELER_MODELS__LOAD"]
+    assert line.split() == ["models.load", '["kiva-floor@1"]', "LABELER_MODELS__LOAD"]
 
 
 @pytest.mark.parametrize("command", [["serve"], ["config", "show"]], ids=" ".join)

@@ -65,10 +65,12 @@ def test_the_wheel_has_its_models_its_types_and_its_licences(wheel: Path) -> Non
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert not [name for name in PROMISED if name not in names]
-    model = "labeler/models/packaged/wall-following/*/model"
+    models = [
+        f"labeler/models/packaged/{name}/*/model" for name in ("kiva-floor", "wall-following")
+    ]
     meta = "labeler-*.dist-info"
-    patterns = [f"{model}.onnx", f"{model}.toml", f"{meta}/licenses/LICENSE"]
-    patterns += [f"{meta}/licenses/NOTICE", f"{meta}/entry_points.txt"]
+    patterns = [f"{model}.{kind}" for model in models for kind in ("onnx", "int8.onnx", "toml")]
+    patterns += [f"{meta}/licenses/LICENSE", f"{meta}/licenses/NOTICE", f"{meta}/entry_points.txt"]
     assert not [pattern for pattern in patterns if not fnmatch.filter(names, pattern)]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 import labeler
 
-WIDTH = 24  # of the packaged model `wall-following`
+WIDTH = 24  # of the packaged model `kiva-floor`
 
 
 def readings(rng: random.Random, width: int = WIDTH) -> np.ndarray[Any, np.dtype[np.float32]]:

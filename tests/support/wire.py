@@ -9,7 +9,7 @@ import grpc
 from labeler.v1 import label_pb2, label_pb2_grpc, model_pb2_grpc, types_pb2
 
 WIDTH = 24
-MODEL = "wall-following"
+MODEL = "kiva-floor"
 
 
 class Wire:

@@ -203,13 +203,11 @@ class Models(Section):
         json_schema_extra=_expects("list", 'a list of folders, such as ["/srv/models"]'),
     )
     load: list[Reference] = Field(
-        default=["wall-following"],
+        default=["kiva-floor"],
         description="Models to load at start: `name` (the newest version) or `name@version`.",
-        json_schema_extra=_expects("list", 'a list of models, such as ["wall-following@1"]'),
+        json_schema_extra=_expects("list", 'a list of models, such as ["kiva-floor@1"]'),
     )
-    default: str = _text(
-        "wall-following", "a model's name", "The model of a request that names none."
-    )
+    default: str = _text("kiva-floor", "a model's name", "The model of a request that names none.")
     runtime_library: str = _text(
         "", "a path", "ONNX Runtime's shared library; empty is the onnxruntime package's."
     )

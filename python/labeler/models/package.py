@@ -1,13 +1,15 @@
 """Packaging: a version's folder as the core's repository reads it, written whole or not at all.
 
 `ROOT/NAME/VERSION/` gets `model.onnx`, `model.int8.onnx` if there is one, `golden.json`,
-`report.json`, and `model.toml` with size and SHA-256 of each. Trains nothing, and never changes a
-version that exists: what has been served under a name stays what it was.
+`report.json`, and `model.toml` with size and SHA-256 of each. Trains nothing, never packages what
+would measure its ranges while serving, and never changes a version that exists: what has been
+served under a name stays what it was.
 """
 
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,16 +18,16 @@ from pathlib import Path
 
 import numpy as np
 
+from labeler.models.errors import TrainingError
 from labeler.models.inference import Rows, Scores, open_session, run
+from labeler.models.quantise import require_static
+from labeler.models.shapes import batches_that_differ
 
-__all__ = ["Credit", "PackagingError", "VersionSpec", "write_version"]
+__all__ = ["Credit", "VersionSpec", "require_new", "write_version"]
 
 _FORMAT = 1
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _FILES = {"fp32": "model.onnx", "int8": "model.int8.onnx"}
-
-
-class PackagingError(Exception):
-    """A version cannot be written; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +68,18 @@ def write_version(
 
     `models` maps `fp32` and `int8` to the bytes of an ONNX file. `golden` `[rows, width]` are rows
     whose scores, measured here, each later load must reproduce; they are published, so they hold
-    no row of the training data. Errors: `PackagingError` for a version that exists, an unknown
-    precision, or a model whose scores are not those of its labels.
+    no row of the training data. Errors: `TrainingError` for a version that exists, an unknown
+    precision, a model whose scores are not those of its labels, dynamic quantisation, or an int8
+    file whose scores change with the batch.
     """
-    target = root / spec.name / spec.version
-    if target.exists():
-        raise PackagingError(f"{target} exists and versions never change; choose another version")
+    target = require_new(root, spec.name, spec.version)
     unknown = sorted(set(models) - set(_FILES))
     if unknown or not models:
-        raise PackagingError(f"models are {sorted(models)}, expected fp32, int8 or both")
-    scores = {precision: _golden_scores(spec, model, golden) for precision, model in models.items()}
+        raise TrainingError(f"models are {sorted(models)}, expected fp32, int8 or both")
+    scores = {
+        precision: _golden_scores(spec, precision, model, golden)
+        for precision, model in models.items()
+    }
     files = {
         "golden.json": _json(
             {
@@ -91,12 +95,35 @@ def write_version(
     return target
 
 
-def _golden_scores(spec: VersionSpec, model: bytes, golden: Rows) -> Scores:
-    scores = run(open_session(model), golden)
+def require_new(root: Path, name: str, version: str) -> Path:
+    """The folder of a version that does not exist yet. Errors: `TrainingError`, also for names."""
+    for field, text in (("name", name), ("version", version)):
+        if not _NAME.fullmatch(text):
+            raise TrainingError(
+                f"{field} is {text!r}, expected 1 to 64 of a-z, 0-9, `.`, `_`, `-`, starting with "
+                "a letter or digit"
+            )
+    target = root / name / version
+    if target.exists():
+        raise TrainingError(f"{target} exists and versions never change; choose another version")
+    return target
+
+
+def _golden_scores(spec: VersionSpec, precision: str, model: bytes, golden: Rows) -> Scores:
+    require_static(model, _FILES[precision])
+    session = open_session(model)
+    scores = run(session, golden)
     expected = (len(golden), len(spec.labels))
     if scores.dtype != np.float32 or scores.shape != expected or not np.isfinite(scores).all():
         found = f"{scores.dtype} {list(scores.shape)}"
-        raise PackagingError(f"scores are {found}, expected finite float32 {list(expected)}")
+        raise TrainingError(f"scores are {found}, expected finite float32 {list(expected)}")
+    # Sums of whole numbers have no order; float sums do, and the core pads a batch where it shows.
+    differing = batches_that_differ(session, golden, spec.range) if precision == "int8" else []
+    if differing:
+        raise TrainingError(
+            f"{_FILES[precision]}: a row's scores change in batches of {differing} rows, expected "
+            "the same bits in every batch"
+        )
     return scores
 
 

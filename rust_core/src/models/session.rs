@@ -393,16 +393,18 @@ mod tests {
     }
 
     #[test]
-    fn the_packaged_model_loads_in_every_shape() {
+    fn the_packaged_models_load_as_int8_in_every_shape() {
         if !runtime_or_skip() {
             return;
         }
-        let mut session = Session::load(&packaged("wall-following"), 256).unwrap();
-        assert_eq!(session.precision(), "fp32");
-        assert_eq!(session.shapes(), [1, 2, 4, 8, 16, 32, 64, 128, 256]);
-        let mut scores = Vec::new();
-        session.run(&[5.0; 24], 1, &mut scores).unwrap();
-        assert_eq!(scores.iter().sum::<f32>(), 1.0, "{scores:?}");
+        for name in ["kiva-floor", "wall-following"] {
+            let mut session = Session::load(&packaged(name), 256).unwrap();
+            assert_eq!(session.precision(), "int8", "{name}");
+            assert_eq!(session.shapes(), [1, 2, 4, 8, 16, 32, 64, 128, 256], "{name}");
+            let mut scores = Vec::new();
+            session.run(&[5.0; 24], 1, &mut scores).unwrap();
+            assert!((scores.iter().sum::<f32>() - 1.0).abs() < 1e-6, "{name}: {scores:?}");
+        }
     }
 
     #[test]
@@ -421,12 +423,12 @@ mod tests {
         let available =
             Repository::new(vec![root.path().into()]).find("wall-following", "").unwrap();
         Session::load(&available, 8).unwrap();
-        let model = folder.join("model.onnx");
+        let model = folder.join("model.int8.onnx");
         let mut bytes = std::fs::read(&model).unwrap();
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;
         std::fs::write(&model, &bytes).unwrap();
-        assert!(refused(Session::load(&available, 8)).contains("model.onnx has SHA-256"));
+        assert!(refused(Session::load(&available, 8)).contains("model.int8.onnx has SHA-256"));
     }
 
     /// Prints µs a run by shape and the resident memory over 500 reloads; started by hand.
@@ -461,6 +463,6 @@ mod tests {
                 eprintln!("reload {round}: {:?}, {resident:?}", start.elapsed());
             }
         }
-        assert_eq!(session.precision(), "fp32");
+        assert_eq!(session.precision(), "int8");
     }
 }
