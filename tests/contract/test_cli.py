@@ -33,6 +33,8 @@ COMMANDS = [
     ["serve"],
     ["label"],
     ["status"],
+    ["fleet"],
+    ["replay"],
     ["demo"],
     ["version"],
     ["journal", "verify"],
@@ -121,6 +123,14 @@ def test_a_store_that_is_not_installed_is_a_wrong_setting(command: list[str]) ->
         (["status", "--admin", "127.0.0.1:1"], "labeler serve"),
         (["label", "no-such-file"], "no-such-file"),
         (["status", "--admin", "not a host"], "no service answers"),
+        (["fleet", "--fault", "rust"], "--fault rust, expected one of bias, dust"),
+        (["fleet", "--fault", "dust:much"], "--fault dust:much, expected a share"),
+        (["fleet", "--for", "soon"], "--for 'soon', expected a time"),
+        (["fleet", "--rate", "0"], "rate_per_s = 0.0: expected labels per second"),
+        (["fleet", "--factor", "3"], "--factor with --schedule constant, expected flash-crowd"),
+        (["fleet", "--fault", "burst", "--schedule", "ramp"], "expected constant"),
+        (["demo", "--for", "0s"], "--for '0s', expected a time"),
+        (["replay", "no-such-file.csv"], "no-such-file.csv cannot be read"),
     ],
 )
 def test_an_error_is_one_line_that_says_what_to_do(command: list[str], words: str) -> None:

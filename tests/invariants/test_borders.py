@@ -62,7 +62,7 @@ ALL = {
     if name.startswith("rust_core/src/") and name.endswith(".rs")
 }
 CORE = sorted(ALL.keys() - rust_source.test_files(ALL))
-BRIDGE = ("labeler.service",)
+BRIDGE = ("labeler.service", "labeler.fleet.drive")
 
 
 def part_of(module: tuple[str, ...]) -> str:
@@ -165,7 +165,7 @@ def test_the_path_reads_no_wall_clock() -> None:
     assert [name for name in path if lines_with(read(name), r"\bSystemTime::now\b")] == []
 
 
-def test_the_bridge_is_entered_only_where_the_sides_are_wired() -> None:
+def test_the_bridge_is_entered_only_where_the_sides_are_wired_and_where_load_is_sent() -> None:
     importers = {
         name
         for name in project_files()
@@ -184,7 +184,9 @@ def imports_the_core(text: str) -> bool:
             return True
         if isinstance(node, ast.ImportFrom):
             names = {alias.name for alias in node.names}
-            if node.module == "labeler._core" or (node.module == "labeler" and "_core" in names):
+            if (node.module or "").startswith("labeler._core") or (
+                node.module == "labeler" and "_core" in names
+            ):
                 return True
     return False
 

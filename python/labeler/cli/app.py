@@ -12,7 +12,18 @@ from typing import NoReturn
 
 import typer
 
-from labeler.cli import config, demo, journal, label, models, serve, status, version
+from labeler.cli import (
+    config,
+    demo,
+    fleet,
+    journal,
+    label,
+    models,
+    replay,
+    serve,
+    status,
+    version,
+)
 from labeler.errors import ConfigError, LabelerError, RuntimeLibraryError
 
 __all__ = ["app", "run"]
@@ -25,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (serve, label, status, demo, version):
+for module in (serve, label, status, fleet, replay, demo, version):
     module.register(app)
 for group in (journal, models, config):
     group.register(app)

@@ -27,10 +27,10 @@ class DemoService:
         environ = {name: text for name, text in os.environ.items() if name != "LABELER_LOG__FORMAT"}
         # Flags win over what the caller's environment says: we read the line `serving`.
         log = ["--set", "log.format=json", "--set", "log.level=info"]
-        command = [sys.executable, "-m", "labeler.cli", "serve", *log]
+        child = [sys.executable, "-m", "labeler.cli.demo_child", str(os.getpid())]
         # A session of its own: Ctrl-C reaches it once, from us; a second signal would mean haste.
         self._process = subprocess.Popen(
-            [*command, *arguments],
+            [*child, "serve", *log, *arguments],
             env=environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
