@@ -29,7 +29,7 @@ build: $(UV) ## Set up .venv and build the service; then .venv/bin/labeler works
 	$(SYNC) --extra serve
 
 .PHONY: run
-run: build ## Start the service, send it labels, show a table of latencies, keep serving
+run: build ## Start the service, drive a fleet of robots, show latencies and accuracy, keep serving
 	@$(BIN)/labeler demo --serve
 
 .PHONY: test

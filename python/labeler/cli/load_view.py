@@ -20,6 +20,7 @@ __all__ = ["LiveLines", "show_report"]
 
 _LIVE_STAGES = ("queue", "infer", "journal", "total")
 _HEADER_EACH = 20
+_RECORDS = ("stored", "superseded", "dead", "pending")
 
 
 class LiveLines:
@@ -120,7 +121,7 @@ def _latency_table(result: Mapping[str, Any]) -> Any:
 def _labels(report: FleetReport) -> str:
     result = report.result
     sent, planned = result["rate_reached_per_s"], result["rate_planned_per_s"]
-    rates = f"{report.labels_per_s:,.0f}/s; sent {sent:,.0f}/s of {planned:,.0f}/s planned"
+    rates = f"{report.labels_per_s:,.0f}/s; {sent:,.0f}/s sent of {planned:,.0f}/s planned"
     return f"{amount(result['answered'])} answered, {rates}"
 
 
@@ -145,37 +146,37 @@ def _server_lines(server: ServerFigures) -> list[tuple[str, str]]:
 def _accounting(report: FleetReport) -> list[str]:
     result, server = report.result, report.server
     errors, unlinked = sum(report.errors.values()), report.unlinked
+    sent = {"sent": result["sent"], "without a connection": unlinked}
+    sent |= {"too late to be sent": result["unsent"], "without a row": report.unfed}
+    answers = {"answered": result["answered"], "errors": errors - unlinked}
     lines = [
-        f"{amount(result['planned'])} planned = {amount(result['sent'])} sent "
-        f"+ {amount(unlinked)} without a connection + {amount(result['unsent'])} too late "
-        f"+ {amount(report.unfed)} without a row",
-        f"{amount(result['sent'])} sent = {amount(result['answered'])} answered "
-        f"+ {amount(errors - unlinked)} errors",
+        f"{amount(result['planned'])} planned = {_sum(sent)}",
+        f"{amount(result['sent'])} sent = {_sum(answers)}",
     ]
     if server:
         since = ", since its restart" if server.restarted else ""
+        warm_up = result["acknowledged_total"] - result["answered"]
+        counted = f" ({amount(warm_up)} of them in the warm-up)" if warm_up else ""
+        records = {name: getattr(server, name) for name in _RECORDS}
         lines.append(
-            f"the service{since}: {amount(server.answered)} answered"
-            f"{_warm_up(result)}, "
-            f"{amount(server.journaled)} journaled = {amount(server.stored)} stored "
-            f"+ {amount(server.superseded)} superseded + {amount(server.dead)} dead "
-            f"+ {amount(server.pending)} pending"
+            f"the service{since}: {amount(server.answered)} answered{counted}; "
+            f"{amount(server.journaled)} journaled = {_sum(records)}"
         )
     return lines
 
 
-def _warm_up(result: Mapping[str, Any]) -> str:
-    before = result["acknowledged_total"] - result["answered"]
-    return f", {amount(before)} of them in the warm-up" if before else ""
+def _sum(parts: Mapping[str, int]) -> str:
+    """The parts of a sum; of those but the first only what is not 0."""
+    return " + ".join(
+        f"{amount(n)} {name}" for number, (name, n) in enumerate(parts.items()) if n or not number
+    )
 
 
 def _audit_lines(found: Audit) -> list[str]:
-    head = (
-        f"{amount(found.acknowledged)} acknowledged = {amount(found.found)} read back "
-        f"({amount(found.changed)} changed) + {amount(found.missing)} missing "
-        f"+ {amount(found.missing_buffered)} missing that were only BUFFERED"
-    )
-    return [head, *found.examples]
+    as_told = found.found - found.changed
+    parts = {"read back as acknowledged": as_told, "changed": found.changed}
+    parts |= {"missing": found.missing, "missing, BUFFERED only": found.missing_buffered}
+    return [f"{amount(found.acknowledged)} acknowledged = {_sum(parts)}", *found.examples]
 
 
 def _sender(result: Mapping[str, Any]) -> str:

@@ -227,14 +227,14 @@ class _Reader:
     def _wrong_cell(self, cells: list[str], at: int, expected: str) -> InvalidRequestError:
         column, value = self._header[at], cells[at][:40]
         return InvalidRequestError(
-            f"{self._path}:{self._line}, column {column}: {value!r}, expected {expected}",
+            f"{self._path}, line {self._line}, column {column}: {value!r}: expected {expected}",
             field=column,
             value=value,
             expected=expected,
         )
 
     def _wrong(self, what: str, expected: str) -> InvalidRequestError:
-        return InvalidRequestError(f"{self._path}:{self._line}: {what}, expected {expected}")
+        return InvalidRequestError(f"{self._path}, line {self._line}: {what}: expected {expected}")
 
 
 def _is_number(text: str) -> bool:
