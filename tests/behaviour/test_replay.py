@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from labeler.errors import InvalidRequestError
 from labeler.fleet.table import Columns, Table, TableRows, read_table
 from tests.support.real_data import data_file
-from tests.support.service import Service, run_labeler
+from tests.support.service import Service, run_labeler, serve
 
 TEXT = "t_s,a,name,b,truth,sku\n10,1,x,-2.5,go,S\n10.5,3,y,4,stop,T\n12,5,z,6,go,S\n"
 
@@ -104,23 +105,32 @@ def test_a_file_without_times_asks_for_a_rate(tmp_path: Path) -> None:
     assert "say --time COLUMN, or --rate ROWS_PER_SECOND" in done.stderr
 
 
-def test_rows_of_another_width_than_the_model_s_are_refused(
-    service: Service, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def walls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service of both packaged models."""
+    models = ["kiva-floor", "wall-following"]
+    one = serve(tmp_path_factory.mktemp("walls") / "state", models__load=models)
+    try:
+        yield one.wait_ready()
+    finally:
+        one.close()
+
+
+def test_rows_of_another_width_than_the_model_s_are_refused(walls: Service, tmp_path: Path) -> None:
     file = str(written(tmp_path))
-    where = ("--address", service.address, "--admin", service.admin_address)
+    where = ("--address", walls.address, "--admin", walls.admin_address)
     done = run_labeler("replay", file, *where, "--model", "wall-following")
     assert done.returncode == 1
     assert f"takes 24 values, {file} gives 2" in done.stderr
 
 
 def test_a_file_is_replayed_at_its_own_times_and_every_row_is_accounted_for(
-    service: Service, tmp_path: Path
+    walls: Service, tmp_path: Path
 ) -> None:
     header = ",".join(["t_s", *(f"v{n}" for n in range(24))])
     rows = [",".join([str(n * 10), *["2.5"] * 24]) for n in range(20)]
     file = written(tmp_path, "\n".join([header, *rows]) + "\n")
-    where = ("--address", service.address, "--admin", service.admin_address)
+    where = ("--address", walls.address, "--admin", walls.admin_address)
     more = ("--speed", "500", "--robots", "3", "--audit", "--json", "--model", "wall-following")
     done = run_labeler("replay", str(file), *where, *more)
     assert done.returncode == 0, done.stderr
@@ -131,10 +141,10 @@ def test_a_file_is_replayed_at_its_own_times_and_every_row_is_accounted_for(
     assert f"{file} has no truths" in found["notes"]
 
 
-def test_real_readings_are_labelled_as_their_truth_says(service: Service, tmp_path: Path) -> None:
+def test_real_readings_are_labelled_as_their_truth_says(walls: Service, tmp_path: Path) -> None:
     lines = data_file("wall-following/readings_24.csv").read_text().splitlines()
     file = written(tmp_path, "\n".join(lines[:401]) + "\n")
-    where = ("--address", service.address, "--admin", service.admin_address)
+    where = ("--address", walls.address, "--admin", walls.admin_address)
     more = ("--rate", "400", "--label", "label", "--model", "wall-following", "--json")
     done = run_labeler("replay", str(file), *where, *more)
     assert done.returncode == 0, done.stderr

@@ -91,7 +91,7 @@ def demo(
 
 
 def _arguments(keep: bool, state_dir: str, undo: ExitStack) -> Sequence[str]:
-    model = ["--set", f"models.load={_MODEL},wall-following", "--set", f"models.default={_MODEL}"]
+    model = ["--set", f"models.load={_MODEL}", "--set", f"models.default={_MODEL}"]
     if keep:
         return ["--state-dir", state_dir or "./labeler-state", *model]
     folder = state_dir or undo.enter_context(tempfile.TemporaryDirectory(prefix="labeler-demo-"))
