@@ -121,7 +121,8 @@ def test_rows_of_another_width_than_the_model_s_are_refused(walls: Service, tmp_
     where = ("--address", walls.address, "--admin", walls.admin_address)
     done = run_labeler("replay", file, *where, "--model", "wall-following")
     assert done.returncode == 1
-    assert f"takes 24 values, {file} gives 2" in done.stderr
+    assert f"{file} gives 2 values, model wall-following takes others" in done.stderr
+    assert "kiva-floor 1 (24 values)" in done.stderr
 
 
 def test_a_file_is_replayed_at_its_own_times_and_every_row_is_accounted_for(

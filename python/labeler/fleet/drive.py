@@ -146,7 +146,7 @@ def _warm_up(sender: Sender, watch: Watch | None, lasts_s: float) -> ServerReadi
     while (left_s := end_s - time.monotonic()) > 0:
         if sender.wait(max(1, min(_WAIT_MS, round(left_s * 1000)))):
             return None
-    return watch.read() if watch else None
+    return watch.read_if_there() if watch else None
 
 
 def _follow(sender: Sender, watch: Watch | None, tell: Callable[[Progress], None] | None) -> None:
@@ -158,8 +158,10 @@ def _follow(sender: Sender, watch: Watch | None, tell: Callable[[Progress], None
         next_s = max(next_s, time.monotonic() - 0.5) + 1.0  # after a stall not all at once
         while not over and (left_s := next_s - time.monotonic()) > 0:
             over = sender.wait(max(1, min(_WAIT_MS, round(left_s * 1000))))
-        if tell:
-            now, now_s = sender.snapshot(), time.monotonic()
+        if not tell:
+            continue
+        now, now_s = sender.snapshot(), time.monotonic()
+        if now["interval"]["answered"] or not over:  # no line for the rest of a second
             tell(_progress(now, now_s - began_s, watch.stages_since_last() if watch else []))
             began_s = now_s
 

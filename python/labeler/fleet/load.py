@@ -88,34 +88,33 @@ def make_schedule(
 
 
 def choose_model(models: Sequence[ModelVersion], wanted: str, rows: Rows) -> Model:
-    """The serving model `wanted`, else the only one, else the one whose labels are the truths'.
+    """The serving model `wanted`; else the only one of the rows' width that knows their labels.
 
-    Errors: `ModelNotFoundError`, and `InvalidRequestError` where its width is not the rows'.
+    Errors: `ModelNotFoundError`, and `InvalidRequestError` where no model takes the rows' width.
     """
     serving = [model for model in models if model.serving]
-    names = ", ".join(model.name for model in serving) or "none"
-    if wanted:
-        found = [model for model in serving if model.name == wanted]
-    elif len(serving) > 1:
-        found = [m for m in serving if m.width == rows.width and set(rows.labels) & set(m.labels)]
-        found = found or [model for model in serving if model.width == rows.width]
-    else:
-        found = serving
-    if not found:
-        asked = f"model {wanted!r} is not served" if wanted else "no model of this width is served"
-        raise ModelNotFoundError(f"{asked}, expected one of: {names}")
-    if len(found) > 1:
-        fitting = ", ".join(model.name for model in found)
-        raise ModelNotFoundError(f"several models would take these rows ({fitting}): say --model")
-    [model] = found
-    if model.width != rows.width:
+    asked = [model for model in serving if model.name == wanted] if wanted else serving
+    shown = ", ".join(f"{m.name} {m.version} ({m.width} values)" for m in serving) or "none"
+    if not asked:
+        what = f"model {wanted!r} is not served" if wanted else "no model is served"
+        raise ModelNotFoundError(f"{what}, expected one of: {shown}")
+    fitting = [model for model in asked if model.width == rows.width]
+    if not fitting:
+        what = f"model {wanted} takes others" if wanted else "no model that is served takes them"
         raise InvalidRequestError(
-            f"model {model.name} {model.version} takes {model.width} values, {rows.about} gives "
-            f"{rows.width}; served are: {names}; choose one with --model",
+            f"{rows.about} gives {rows.width} values, {what}; served are: {shown}",
             field="width",
             value=str(rows.width),
-            expected=str(model.width),
+            expected=" or ".join(sorted({str(model.width) for model in asked})),
         )
+    knowing = [model for model in fitting if set(rows.labels) & set(model.labels)]
+    chosen = knowing or fitting
+    if len(chosen) > 1:
+        raise ModelNotFoundError(
+            f"several models take the values of {rows.about}: say which with --model; served are: "
+            f"{shown}"
+        )
+    [model] = chosen
     named = bool(wanted) or len(serving) > 1
     note = _no_accuracy(model, rows)
     return Model(model.name, model.version, model.width, model.labels, named, note)

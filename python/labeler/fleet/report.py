@@ -125,6 +125,7 @@ class FleetReport:
             "notes": list(self.notes),
             "audit": asdict(self.audit) | {"lost": self.audit.lost} if self.audit else None,
             "model": f"{self.model.name} {self.model.version}",
+            "seed": self.load.seed,
             "load": _load(self.load),
             "measured": MEASURED,
             "files": list(self.files),

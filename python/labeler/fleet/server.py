@@ -73,6 +73,13 @@ class Watch:
         self._last = read_page(self._admin, "/stages")
         return ServerReading(status, self._last["stages"])
 
+    def read_if_there(self) -> ServerReading | None:
+        """A reading now; None where the service does not answer."""
+        try:
+            return self.read()
+        except UnavailableError:
+            return None
+
     def stages_since_last(self) -> list[dict[str, Any]]:
         """The stages since the last call; empty where the service does not answer now."""
         try:
