@@ -22,6 +22,7 @@ from labeler.cli import (
     replay,
     serve,
     status,
+    train,
     version,
 )
 from labeler.errors import ConfigError, LabelerError, RuntimeLibraryError
@@ -36,7 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (serve, label, status, fleet, replay, demo, version):
+for module in (serve, label, status, fleet, replay, demo, train, version):
     module.register(app)
 for group in (journal, models, config):
     group.register(app)

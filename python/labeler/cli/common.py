@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from labeler.config import Settings, Sources, load
+from labeler.config import Settings, Sources, load, packaged_models
 from labeler.errors import ConfigError, InvalidRequestError
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "admin_address",
     "grpc_address",
     "help_of",
+    "model_roots",
     "print_json",
     "seconds_of",
     "target_addresses",
@@ -101,6 +102,11 @@ def seconds_of(text: str, flag: str) -> float:
             if 0 < seconds <= _SECONDS_MAX:
                 return seconds
     raise InvalidRequestError(f"{flag} {text!r}, expected a time up to 168h, such as 5s or 2m")
+
+
+def model_roots() -> list[Path]:
+    """The configured repositories of models, then the packaged one. Errors: `ConfigError`."""
+    return [*map(Path, _settings().models.repositories), packaged_models()]
 
 
 def _settings() -> Settings:

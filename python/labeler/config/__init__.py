@@ -5,7 +5,7 @@ joins them, `core` makes the core's JSON of it.
 """
 
 from labeler.config.checks import Facts
-from labeler.config.core import core_json, state_path
+from labeler.config.core import core_json, packaged_models, state_path
 from labeler.config.load import Config, Effective, Sources, effective, load
 from labeler.config.schema import Settings, all_sections, all_settings
 
@@ -20,5 +20,6 @@ __all__ = [
     "core_json",
     "effective",
     "load",
+    "packaged_models",
     "state_path",
 ]

@@ -1,6 +1,7 @@
-"""Models on the Python side: training and packaging. Serving and the repository are the core's.
+"""Models on the Python side: training, packaging, verifying. Serving is the core's.
 
-Importing this package loads nothing; the modules in it need the extra `train`.
+Importing this package loads nothing. `folders`, `verify` and `compare` need ONNX Runtime alone,
+training needs the extra `train`.
 """
 
 __all__: list[str] = []

@@ -4,7 +4,7 @@ Each fold's model is trained, exported, quantised and run as it would be served;
 the ONNX file through ONNX Runtime, never the library's own prediction. Packages nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from sklearn.metrics import average_precision_score, f1_score, recall_score, roc
 
 from labeler.models.data import Labels, Table
 from labeler.models.errors import TrainingError
-from labeler.models.inference import Scores, open_session, run
+from labeler.models.inference import Rows, Scores, open_session, run
 from labeler.models.quantise import can_quantise, quantise
 from labeler.models.splits import Fold, Indices
 
@@ -39,11 +39,14 @@ Models = dict[str, bytes]
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of model. `train(rows, labels, labels_total, seed)` gives an fp32 ONNX file."""
+    """A kind of model. `train(rows, labels, labels_total, seed)` gives an fp32 ONNX file.
+
+    `settings`: what it is trained with, for the report.
+    """
 
     name: str
-    train: Callable[..., bytes]
-    description: str
+    train: Callable[[Rows, Labels, int, int], bytes]
+    settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ decides proves nothing.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -62,17 +63,15 @@ def thresholds_of(model: bytes) -> list[tuple[tuple[int, ...], np.float32]]:
     return [(groups.get(column, (column,)), value) for column, value in sorted(pairs)]
 
 
-def _groups(
-    graph: onnx.GraphProto, constants: dict[str, npt.NDArray[np.int64]]
-) -> dict[int, tuple[int, ...]]:
+def _groups(graph: onnx.GraphProto, constants: dict[str, Any]) -> dict[int, tuple[int, ...]]:
     """Columns of each minimum, by the minimum's place among the features."""
     if "groups" not in constants:
         return {}
-    shape = constants["grouped_shape"][1:]
+    # A network that looks at minima alone has no columns before them.
     alone = not any(node.op_type == "Concat" for node in graph.node)
     first = 0 if alone else graph.input[0].type.tensor_type.shape.dim[1].dim_value
-    groups = constants["groups"].reshape(shape).tolist()
-    return {first + place: tuple(dict.fromkeys(row)) for place, row in enumerate(groups)}
+    places = constants["groups"].reshape(constants["grouped_shape"][1:].tolist()).tolist()
+    return {first + place: tuple(dict.fromkeys(row)) for place, row in enumerate(places)}
 
 
 def _around_thresholds(

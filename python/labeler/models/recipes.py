@@ -6,7 +6,7 @@ of a label's rule is written here: which columns belong together is given, the r
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,18 @@ from labeler.models.package import Credit
 from labeler.models.splits import Fold, by_block, by_run, by_time
 from labeler.models.training import Task
 
-__all__ = ["FAMILIES", "RECIPES", "OwnTable", "kiva_floor", "own_table", "wall_following"]
+__all__ = [
+    "FAMILIES",
+    "RECIPES",
+    "OwnTable",
+    "kiva_floor",
+    "own_table",
+    "split_columns",
+    "wall_following",
+]
 
 FAMILIES = ("auto", "network", "trees")
-_BLOCKS = 5
+_BLOCKS, _BLOCKS_MAX = 5, 100
 _BALANCED_SHARE_MAX = 0.1
 
 # The sensors of the ring of each set, from 0, as its description names the arcs.
@@ -60,11 +68,13 @@ _WALL_CREDIT = Credit(
 
 @dataclass(frozen=True)
 class OwnTable:
-    """Somebody's own table and how its model is to be made; `split` is `time` or `run`."""
+    """Somebody's own table, and how its model is to be made and judged.
+
+    Split by runs where `columns` name a column of runs, else forward in time, in `blocks` blocks.
+    """
 
     path: Path
     columns: Columns
-    split: str
     blocks: int = _BLOCKS
     family: str = "auto"
 
@@ -179,8 +189,25 @@ RECIPES: dict[str, Callable[[Path | None, str, int], Task]] = {
 }
 
 
+def split_columns(text: str) -> tuple[str | None, str | None]:
+    """The columns of runs and of time that a split names: `time`, `time:COLUMN`, `run:COLUMN`.
+
+    Errors: `TrainingError`.
+    """
+    kind, colon, column = text.partition(":")
+    if kind == "run" and column:
+        return column, None
+    if kind == "time" and bool(colon) == bool(column):
+        return None, column or None
+    raise TrainingError(f"--split {text!r}, expected time, time:COLUMN or run:COLUMN")
+
+
 def own_table(own: OwnTable, name: str, version: str, seed: int) -> Task:
     """A model of a table of somebody's own. Errors: `TrainingError`."""
+    if own.family not in FAMILIES:
+        raise TrainingError(f"--family {own.family!r}, expected one of {', '.join(FAMILIES)}")
+    if not 2 <= own.blocks <= _BLOCKS_MAX:
+        raise TrainingError(f"--blocks {own.blocks}, expected 2 to {_BLOCKS_MAX}")
     table = read_table(own.path, own.columns)
     if own.columns.run:
         kind = f"by runs of {own.columns.run}"
@@ -212,11 +239,10 @@ def own_table(own: OwnTable, name: str, version: str, seed: int) -> Task:
 
 
 def _network(settings: NetworkSettings) -> Family:
-    layers = " × ".join(map(str, settings.hidden))
     return Family(
         "network",
         lambda rows, labels, total, seed: train_network(rows, labels, total, settings, seed),
-        f"network of {layers} on encoded columns: {settings}",
+        asdict(settings),
     )
 
 
@@ -224,7 +250,7 @@ def _trees(settings: ForestSettings) -> Family:
     return Family(
         "trees",
         lambda rows, labels, total, seed: train_forest(rows, labels, total, settings, seed),
-        f"random forest: {settings}",
+        asdict(settings),
     )
 
 

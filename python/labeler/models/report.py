@@ -63,7 +63,7 @@ def report_of(
             "name": told.name,
             "version": told.version,
             "family": chosen.family.name,
-            "description": chosen.family.description,
+            "settings": dict(chosen.family.settings),
             "seed": told.seed,
             "precisions": list(packaged),
             "bytes": {name: len(model) for name, model in packaged.items()},
