@@ -67,8 +67,9 @@ fmt: dev ## Format Rust and Python, sort imports, wrap long comments
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: dev ## Compare with a bare tonic echo: CPU a label, p50, p99
-	$(BIN)/python bench/first_look.py $(ARGS)
+bench: dev ## List the bench's cases, or measure one: CASE=name (ARGS="--pairs 2 --seconds 2" looks quickly)
+	$(if $(CASE),cargo build --locked --release -p labeler-echo -p labeler-bench-loadgen)
+	@$(BIN)/python -m bench.run $(CASE) $(ARGS)
 
 .PHONY: proto
 proto: dev ## Regenerate python/labeler/v1 and the descriptor image (ALLOW_BREAKING=1 to break the contract)

@@ -1,0 +1,103 @@
+"""The bench: runs cases by name, or lists them with their questions.
+
+`python -m bench.run [CASE …] [--pairs N] [--seconds S]`, from `make bench CASE=NAME`. Exit codes: 0
+measured; 1 a guard is broken or a goal missed in a measurement that is not erratic; 2 a case cannot
+be read, or a run could not be done. It builds nothing: `make bench` has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.suite.case import CASES, Case, CaseError, case_names, read_case
+from bench.suite.compare import PAIRS_MIN, judge
+from bench.suite.measure import MeasureError, Options, measure
+from bench.suite.servers import ServerError
+from bench.suite.show import document, lines, progress_line
+from labeler import open_files
+
+__all__ = ["main"]
+
+RESULTS = CASES.parent / "results"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code, see above."""
+    options = _options(arguments)
+    try:
+        cases = [read_case(name) for name in options.cases or case_names()]
+        if not options.cases:
+            _list(cases)
+            return 0
+        open_files.raise_limit()  # for servers and sender too: 2,300 connections are files
+        failures = [failure for case in cases for failure in _run(case, options)]
+    except (CaseError, ServerError, MeasureError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    return 1 if failures else 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench", description="Runs cases, or lists them.")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="none: list all with questions")
+    parser.add_argument("--pairs", type=_pairs, default=PAIRS_MIN, help="default %(default)s")
+    parser.add_argument("--seconds", type=_seconds, help="of each run; default: as the case says")
+    parser.add_argument("--out", type=Path, help="folder for results; default bench/results")
+    return parser.parse_args(arguments)
+
+
+def _pairs(text: str) -> int:
+    pairs = int(text)
+    if not 1 <= pairs <= 1000:
+        raise argparse.ArgumentTypeError(f"{text}: expected 1 to 1000")
+    return pairs
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text}: expected 0.1 to 3600")
+    return seconds
+
+
+def _list(cases: Sequence[Case]) -> None:
+    width = max(len(case.name) for case in cases)
+    for case in cases:
+        print(f"{case.name:<{width}}  {case.about}")
+    print("\nmake bench CASE=NAME measures one; ARGS='--pairs 2 --seconds 2' takes a quick look")
+
+
+def _run(case: Case, options: argparse.Namespace) -> list[str]:
+    """Measures a case, prints and keeps its result. What a caller has to be told of."""
+    print(f"{case.name}: measuring …", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(prefix="labeler-bench-") as folder:
+        asked = Options(options.pairs, options.seconds)
+        measured = measure(
+            case,
+            asked,
+            Path(folder),
+            lambda number, pair: print(progress_line(number, pair), file=sys.stderr, flush=True),
+        )
+    seconds = options.seconds or min(side.load.duration_s for side in case.sides.values())
+    report = judge(case, measured.pairs, options.pairs, seconds)
+    for line in lines(case, report, measured, seconds):
+        print(line, flush=True)
+    # A quick look is nobody's reference: it stays out of what is committed.
+    results = options.out or (RESULTS if report.measurement else RESULTS / "local")
+    results.mkdir(parents=True, exist_ok=True)
+    found = document(case, report, measured, seconds)
+    (results / f"{case.name}.json").write_text(json.dumps(found, indent=1) + "\n")
+    if case.erratic or not report.measurement:
+        return []
+    return [f"{case.name}: {failure}" for failure in report.failures()]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""Runs the sides of a case in turns: A B, B A, A B …, each run by the sender as a process.
+
+Beside the pairs it measures the floor of the same run: the bare echo under the case's load, and
+fdatasync on the disk where the servers keep their state. Judges nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.suite.case import Case, Load, Side
+from bench.suite.compare import Pair, Run, order
+from bench.suite.metrics import Figures, figures_of, over_runs
+from bench.suite.servers import BINARIES, Server, Spec, running
+
+__all__ = ["MeasureError", "Measured", "Options", "fdatasync_us", "measure", "plan_of"]
+
+_FLOOR_WRITES = 300
+
+
+class MeasureError(Exception):
+    """The sender could not do a run; the message has what it said."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How often and how long; `seconds` None is the case's own time."""
+
+    pairs: int
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The pairs in the order in which they ran, and the floor beside them."""
+
+    pairs: list[Pair]
+    echo: Figures
+    fdatasync_us_p99: float
+
+
+def measure(
+    case: Case, options: Options, folder: Path, progress: Callable[[int, Pair], None]
+) -> Measured:
+    """As many valid pairs as asked for; for each invalid one another, up to twice as many in all.
+
+    `folder`: empty, where servers keep their state. `progress` is called after each pair. Errors:
+    `ServerError`, `MeasureError`.
+    """
+    pairs: list[Pair] = []
+    floor_us = fdatasync_us(folder, _FLOOR_WRITES)
+    with ExitStack() as stack:
+        servers = _start(case, folder, stack)
+        floor = [_floor_run(case, options, servers)]
+        while _wanting(pairs, options.pairs):
+            runs = {
+                name: _run(case, case.sides[name], servers, options)
+                for name in order(len(pairs), list(case.sides))
+            }
+            pairs.append(Pair({name: runs[name] for name in case.sides}))
+            progress(len(pairs), pairs[-1])
+        floor.append(_floor_run(case, options, servers))
+    floor_us += fdatasync_us(folder, _FLOOR_WRITES)
+    echo = _echo_side(case)
+    lying = [pair.runs[echo].figures for pair in pairs] if echo else [f for f in floor if f]
+    return Measured(pairs, over_runs(lying), sorted(floor_us)[int(len(floor_us) * 0.99)])
+
+
+def plan_of(case: Case, load: Load, server: Server, seconds: float | None) -> dict[str, Any]:
+    """The sender's plan for one run."""
+    plan = load.model_dump() | {
+        "address": server.address,
+        "server_pid": server.pid,
+        "seed": case.seed,
+        "rows": "synthetic",
+    }
+    return plan if seconds is None else plan | {"duration_s": seconds}
+
+
+def fdatasync_us(folder: Path, count: int) -> list[float]:
+    """The disk's floor: µs of each of `count` fdatasync after a 4 KiB append."""
+    times = []
+    path = folder / "fdatasync"
+    with path.open("wb", buffering=0) as file:
+        for _ in range(count):
+            file.write(b"x" * 4096)
+            begin = time.perf_counter()
+            os.fdatasync(file.fileno())
+            times.append((time.perf_counter() - begin) * 1e6)
+    path.unlink()
+    return times
+
+
+def _wanting(pairs: list[Pair], wanted: int) -> bool:
+    valid = sum(not pair.invalid_because for pair in pairs)
+    return valid < wanted and len(pairs) < 2 * wanted
+
+
+def _start(case: Case, folder: Path, stack: ExitStack) -> dict[Spec, Server]:
+    """One process for each different spec; the floor's echo comes with them."""
+    specs = {_spec(case, side) for side in case.sides.values()} | {_floor_spec(case)}
+    return {
+        spec: stack.enter_context(running(spec, folder / f"{spec.kind}-{number}"))
+        for number, spec in enumerate(sorted(specs, key=str))
+    }
+
+
+def _spec(case: Case, side: Side) -> Spec:
+    config = case.config_of(side) if side.server == "labeler" else None
+    return Spec(side.server, case.server.threads, config)
+
+
+def _floor_spec(case: Case) -> Spec:
+    return Spec("echo", case.server.threads)
+
+
+def _echo_side(case: Case) -> str | None:
+    """A side that is the floor already."""
+    return next((name for name, side in case.sides.items() if side.server == "echo"), None)
+
+
+def _floor_run(case: Case, options: Options, servers: Mapping[Spec, Server]) -> Figures:
+    """The first side's load on the bare echo; nothing where a side is that already."""
+    if _echo_side(case):
+        return {}
+    first = next(iter(case.sides.values()))
+    echo = first.model_copy(update={"server": "echo"})
+    return _run(case, echo, servers, options).figures
+
+
+def _run(case: Case, side: Side, servers: Mapping[Spec, Server], options: Options) -> Run:
+    server = servers[_spec(case, side)]
+    server.begin()
+    result = _send(plan_of(case, side.load, server, options.seconds))
+    figures = figures_of(result, server.finish())
+    because = () if result["valid"] else tuple(result["invalid_because"])
+    return Run(figures, because)
+
+
+def _send(plan: Mapping[str, Any]) -> dict[str, Any]:
+    allowed_s = plan["ready_timeout_ms"] / 1e3 + plan["warmup_s"] + plan["duration_s"]
+    allowed_s += plan["timeout_ms"] / 1e3 + 60
+    try:
+        done = subprocess.run(
+            [BINARIES / "loadgen", "-"],
+            input=json.dumps(plan),
+            capture_output=True,
+            text=True,
+            timeout=allowed_s,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise MeasureError(f"no sender at {error.filename}; `make bench` builds it") from error
+    except subprocess.TimeoutExpired as error:
+        raise MeasureError(f"the sender did not end within {allowed_s:.0f} s") from error
+    if done.returncode != 0:
+        raise MeasureError(f"the sender exits with {done.returncode}: {done.stderr.strip()}")
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result

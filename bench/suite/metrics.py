@@ -1,0 +1,114 @@
+"""What one run gives: each figure's name, unit and meaning, once.
+
+Case files, goals, guards and result files use these names. Takes figures out of the sender's
+result; judges nothing, and never makes up a figure that a run does not have.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+__all__ = ["METRICS", "STAGES", "Figures", "Metric", "figures_of", "over_runs"]
+
+Figures = Mapping[str, float]
+"""Figures of one run, or of a side over its runs, by the names in `METRICS`."""
+
+STAGES = ("decode", "admit", "cache", "queue", "infer", "journal", "encode", "total")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """`over`: how a side's runs become one figure. `only`: the one kind of server that has it."""
+
+    over: Literal["median", "sum", "max"]
+    meaning: str
+    only: str = ""
+
+
+def _stages() -> dict[str, Metric]:
+    shares = {"p50": "half of", "p99": "99 % of"}
+    return {
+        f"stage_{stage}_us_{share}": Metric("median", f"{text} `{stage}` took at most", "labeler")
+        for stage in STAGES
+        for share, text in shares.items()
+    }
+
+
+METRICS: Mapping[str, Metric] = {
+    "labels_total": Metric("sum", "labels answered in the measured part"),
+    "labels_per_s": Metric("median", "labels answered a second"),
+    "errors_total": Metric("sum", "calls or rows not answered with a label"),
+    "client_latency_us_p50": Metric("median", "from the intended send time to the reply"),
+    "client_latency_us_p99": Metric("median", "from the intended send time to the reply"),
+    "client_latency_us_p999": Metric("median", "from the intended send time to the reply"),
+    "client_latency_uncorrected_us_p99": Metric("median", "from the actual send to the reply"),
+    "server_latency_us_p50": Metric("median", "what replies say: arrival to reply", "labeler"),
+    "server_latency_us_p99": Metric("median", "what replies say: arrival to reply", "labeler"),
+    "server_cpu_us_per_label": Metric("median", "user and system, until the work is done"),
+    "server_cpu_user_us_per_label": Metric("median", "of it user, in the measured part"),
+    "server_cpu_system_us_per_label": Metric("median", "of it system, in the measured part"),
+    "server_cpu_after_us_per_label": Metric("median", "of it after the last reply"),
+    "server_rss_bytes_max": Metric("max", "the process's largest resident size"),
+    "path_cpu_us_per_label": Metric("median", "of server CPU: the label path's threads", "labeler"),
+    "backlog_rows": Metric(
+        "median", "labels still on their way to the store at the end", "labeler"
+    ),
+    "decode_encode_us_p50": Metric("median", "p50 of decode and of encode, summed", "labeler"),
+    "decode_encode_us_p99": Metric("median", "p99 of decode and of encode, summed", "labeler"),
+    "schedule_lag_us_p99": Metric("median", "how late the sender sent"),
+    "sender_cpu_share": Metric("median", "of the cores that the sender may use"),
+    **_stages(),
+}
+
+
+_WAYS: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "median": statistics.median,
+    "sum": sum,
+    "max": max,
+}
+
+
+def figures_of(result: Mapping[str, Any], seen: Figures) -> dict[str, float]:
+    """Figures of one run: the sender's result, and what was `seen` of the server beside it.
+
+    `seen` holds metrics as they are, and of these two the parts: `server_cpu_after_us` (µs in all)
+    and `path_cpu_share` (0 to 1). A label here is an answered row.
+    """
+    labels = max(1, int(result["answered"]))
+    latency, lag, server = result["latency_us"], result["schedule_lag_us"], result["server"]
+    user, system = (server[f"cpu_{kind}_us"] / labels for kind in ("user", "system"))
+    after = seen.get("server_cpu_after_us", 0.0) / labels
+    found = {
+        "labels_total": result["answered"],
+        "labels_per_s": result["answered"] / result["elapsed_s"],
+        "errors_total": sum(result["errors"].values()),
+        "client_latency_us_p50": latency["p50"],
+        "client_latency_us_p99": latency["p99"],
+        "client_latency_us_p999": latency["p999"],
+        "client_latency_uncorrected_us_p99": result["latency_uncorrected_us"]["p99"],
+        "server_latency_us_p50": result["server_us"]["p50"],
+        "server_latency_us_p99": result["server_us"]["p99"],
+        "server_cpu_us_per_label": user + system + after,
+        "server_cpu_user_us_per_label": user,
+        "server_cpu_system_us_per_label": system,
+        "server_cpu_after_us_per_label": after,
+        "server_rss_bytes_max": server["rss_bytes_max"],
+        "schedule_lag_us_p99": lag["p99"],
+        "sender_cpu_share": result["sender_cpu_share"],
+        **{name: value for name, value in seen.items() if name in METRICS},
+    }
+    if "path_cpu_share" in seen:
+        found["path_cpu_us_per_label"] = (user + system) * seen["path_cpu_share"]
+    return {name: float(value) for name, value in found.items()}
+
+
+def over_runs(runs: Sequence[Figures]) -> dict[str, float]:
+    """One figure of each metric that all runs have, in the order of `METRICS`."""
+    return {
+        name: float(_WAYS[metric.over]([run[name] for run in runs]))
+        for name, metric in METRICS.items()
+        if runs and all(name in run for run in runs)
+    }

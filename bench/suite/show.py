@@ -1,0 +1,175 @@
+"""Writes down what was found: a few lines for people, a JSON document for everything later.
+
+Decides nothing. Every figure of the lines is in the document, and every figure of the document
+comes from the runs that stand at its end.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from bench.suite.case import Case
+from bench.suite.compare import PAIRS_MIN, SECONDS_MIN, Checked, Judged, Pair, Ratio, Report
+from bench.suite.measure import Measured
+
+__all__ = ["document", "lines", "progress_line"]
+
+
+def lines(case: Case, report: Report, measured: Measured, seconds: float) -> Iterator[str]:
+    """The summary of one case."""
+    yield f"{case.name}: {case.about}"
+    yield f"  {_method(case, report, seconds)}"
+    yield _row("", "labels/s", "CPU µs/label", "user + sys", "p50 ms", "p99", "p99.9", "RSS MB")
+    for side, figures in report.sides.items():
+        yield _side(side, figures)
+    for judged in report.judged:
+        yield f"  {_judged(judged)}"
+    for checked in report.guards:
+        yield f"  {_guard(checked)}"
+    yield f"  floor of this run: {_floor(measured)}"
+    if report.left_out:
+        yield f"  left out: {len(report.left_out)} runs, such as {report.left_out[0]}"
+
+
+def progress_line(number: int, pair: Pair) -> str:
+    """One pair, while the case runs."""
+    cpu = ", ".join(
+        f"{side} {run.figures['server_cpu_us_per_label']:.1f} µs/label"
+        f" p99 {run.figures['client_latency_us_p99'] / 1e3:.2f} ms"
+        for side, run in pair.runs.items()
+    )
+    invalid = "; ".join(pair.invalid_because)
+    return f"  pair {number}: {cpu}" + (f"  left out: {invalid}" if invalid else "")
+
+
+def document(case: Case, report: Report, measured: Measured, seconds: float) -> dict[str, Any]:
+    """The result file."""
+    return {
+        "case": case.name,
+        "about": case.about,
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": _commit(),
+        "machine": _machine(),
+        "measurement": report.measurement,
+        "pairs": report.pairs,
+        "seconds": seconds,
+        "seed": case.seed,
+        "erratic": case.erratic,
+        "loads": {name: side.load.model_dump() for name, side in case.sides.items()},
+        "floor": {"echo": dict(measured.echo), "fdatasync_us_p99": measured.fdatasync_us_p99},
+        "sides": {name: dict(figures) for name, figures in report.sides.items()},
+        "compared": [_compared(judged) for judged in report.judged],
+        "guards": [
+            {"guard": c.guard.text, "side": c.side, "value": c.value, "holds": c.holds}
+            for c in report.guards
+        ],
+        "runs": [
+            {side: _run_figures(pair, side) for side in case.sides} for pair in measured.pairs
+        ],
+    }
+
+
+def _run_figures(pair: Pair, side: str) -> dict[str, Any]:
+    run = pair.runs[side]
+    figures: dict[str, Any] = {name: round(value, 3) for name, value in run.figures.items()}
+    return figures | ({"invalid_because": run.invalid_because} if run.invalid_because else {})
+
+
+def _compared(judged: Judged) -> dict[str, Any]:
+    goal = judged.goal
+    return {
+        "metric": judged.metric,
+        "side": judged.side,
+        "against": judged.against,
+        "ratio": asdict(judged.ratio) if judged.ratio else None,
+        "aa": asdict(judged.aa) if judged.aa else None,
+        "ratio_max": goal.ratio_max if goal else None,
+        "ratio_min": goal.ratio_min if goal else None,
+        "verdict": judged.verdict,
+    }
+
+
+def _method(case: Case, report: Report, seconds: float) -> str:
+    text = f"{report.pairs} pairs of {seconds:g} s, {_machine()}, the sender beside it"
+    shapes = {side.load.schedule.shape for side in case.sides.values()}
+    text += "; closed loop" if "saturate" in shapes else ""
+    if report.measurement:
+        return text
+    needed = f"a measurement takes {PAIRS_MIN} pairs of {SECONDS_MIN:g} s"
+    return f"{text} · quick look, not a measurement ({needed})"
+
+
+def _side(side: str, figures: Mapping[str, float]) -> str:
+    if not figures:
+        return f"  {side:<14} no valid run"
+    user, system = (figures[f"server_cpu_{k}_us_per_label"] for k in ("user", "system"))
+    latency = (figures[f"client_latency_us_{share}"] / 1e3 for share in ("p50", "p99", "p999"))
+    row = _row(
+        side,
+        f"{figures['labels_per_s']:,.0f}",
+        f"{figures['server_cpu_us_per_label']:.1f}",
+        f"{user:.1f} + {system:.1f}",
+        *(f"{ms:.2f}" for ms in latency),
+        f"{figures['server_rss_bytes_max'] / 1e6:.0f}",
+    )
+    if "path_cpu_us_per_label" not in figures:
+        return row
+    path, after = figures["path_cpu_us_per_label"], figures["server_cpu_after_us_per_label"]
+    stages = f"decode and encode p50 {figures['decode_encode_us_p50']:.0f} µs"
+    return f"{row}   label path {path:.1f} µs, after the last reply {after:.1f} µs; {stages}"
+
+
+def _row(side: str, *cells: str) -> str:
+    widths = (9, 13, 16, 9, 9, 9, 8)
+    return f"  {side:<14}" + "".join(
+        f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)
+    )
+
+
+def _judged(judged: Judged) -> str:
+    goal = judged.goal
+    demand = ""
+    if goal:
+        sign, bound = ("<=", goal.ratio_max) if goal.ratio_max else (">=", goal.ratio_min)
+        demand = f"   demanded {sign} {bound:g}: {judged.verdict}"
+    aa = f"{judged.against}/{judged.against}"
+    return (
+        f"{judged.metric} {judged.side}/{judged.against} {_ratio(judged.ratio)}"
+        f"   {aa} {_ratio(judged.aa)}{demand}"
+    )
+
+
+def _ratio(ratio: Ratio | None) -> str:
+    return f"{ratio.median:.2f} [{ratio.min:.2f}..{ratio.max:.2f}]" if ratio else "-"
+
+
+def _guard(checked: Checked) -> str:
+    value = "not seen" if checked.value is None else f"{checked.value:,.0f}"
+    word = "holds" if checked.holds else "BROKEN"
+    return f"guard {checked.guard.text}: {word}, {checked.side} has {value}"
+
+
+def _floor(measured: Measured) -> str:
+    disk = f"fdatasync p99 {measured.fdatasync_us_p99 / 1e3:.2f} ms"
+    if not measured.echo:
+        return disk
+    cpu = measured.echo["server_cpu_us_per_label"]
+    p99 = measured.echo["client_latency_us_p99"] / 1e3
+    return f"bare echo {cpu:.1f} µs/label, p99 {p99:.2f} ms; {disk}"
+
+
+def _machine() -> str:
+    return f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}"
+
+
+def _commit() -> str:
+    """Which tree was measured; a changed one says so."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"

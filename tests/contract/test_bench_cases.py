@@ -1,0 +1,371 @@
+"""The bench: its cases are read strictly, and its verdicts say no more than the runs show.
+
+The rules are tested with planted figures, which are data here; one slow test runs a case for real.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bench.suite.case import Case, CaseError, case_names, read_case
+from bench.suite.compare import Pair, Report, Run, judge, order
+from bench.suite.metrics import METRICS, STAGES, figures_of, over_runs
+from bench.suite.show import progress_line
+from tests.support.repo import ROOT
+
+CPU = "server_cpu_us_per_label"
+PLAIN = """
+about = "How much does the one cost in units of the other?"
+seed = 7
+guards = ["errors_total == 0", "labeler.client_latency_us_p99 <= 10000"]
+
+[load]
+rpc = "label"
+durability = "BUFFERED"
+robots = 64
+schedule = { shape = "constant", rate_per_s = 2300 }
+
+[sides.echo]
+server = "echo"
+
+[sides.labeler]
+server = "labeler"
+
+[[goals]]
+metric = "server_cpu_us_per_label"
+side = "labeler"
+against = "echo"
+ratio_max = 2.0
+"""
+
+
+def written(folder: Path, text: str) -> Case:
+    (folder / "planted").mkdir(exist_ok=True)
+    (folder / "planted" / "case.toml").write_text(text)
+    return read_case("planted", folder)
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    """A case of two sides, with a demand of 2 on CPU and two guards."""
+    return written(tmp_path, PLAIN)
+
+
+def run(cpu: float, errors: int = 0, p99: float = 5000, invalid: Sequence[str] = ()) -> Run:
+    figures = {CPU: cpu, "errors_total": errors, "client_latency_us_p99": p99}
+    return Run(figures, tuple(invalid))
+
+
+def pairs_of(echo: Sequence[float], labeler: Sequence[float]) -> list[Pair]:
+    return [Pair({"echo": run(a), "labeler": run(b)}) for a, b in zip(echo, labeler, strict=True)]
+
+
+def judged(case: Case, pairs: Sequence[Pair], asked: int = 8, seconds: float = 5.0) -> Report:
+    return judge(case, pairs, asked, seconds)
+
+
+QUIET = [40, 41, 40, 39, 40, 40, 41, 40]
+
+
+# --- the format
+
+
+@pytest.mark.parametrize("name", case_names())
+def test_every_committed_case_asks_a_question_and_can_be_run(name: str) -> None:
+    assert read_case(name).about.endswith("?")
+
+
+def test_every_case_that_the_project_began_with_is_there() -> None:
+    first = {"echo-floor", "batch-1000", "float-vs-double", "connections-2300"}
+    rpcs = {
+        f"{rpc}-{load}-{level}"
+        for rpc in ("unary", "stream")
+        for load in ("2300", "saturated")
+        for level in ("buffered", "journaled")
+    }
+    assert first | rpcs <= set(case_names())
+
+
+@pytest.mark.parametrize("name", case_names())
+def test_every_committed_case_refuses_errors_and_is_long_enough(name: str) -> None:
+    case = read_case(name)
+    assert "errors_total == 0" in [guard.text for guard in case.guards]
+    assert all(side.load.duration_s >= 5 for side in case.sides.values())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        ("seed = 7", "sed = 7", "sed = 7: unknown key"),
+        ("robots = 64", "robotz = 64", "load.robotz = 64: unknown key"),
+        ("robots = 64", "robots = 0", "load.robots = 0: Input should be greater"),
+        ("robots = 64", 'robots = "64"', 'load.robots = "64": Input should be a valid integer'),
+        ("robots = 64", "robots = 8", "load.connections = 16: expected at most `robots` (8)"),
+        ("robots = 64", "", "load.robots: missing"),
+        ('"constant"', '"sawtooth"', "load.schedule"),
+        ("rate_per_s = 2300", "rate = 2300", "load.schedule.rate = 2300: unknown key"),
+        ('server = "labeler"', 'server = "triton"', 'sides.labeler.server = "triton"'),
+        ('server = "labeler"', 'server = "labeler"\nlod = {}', "sides.labeler.lod = {}: unknown"),
+        (
+            'server = "labeler"',
+            'server = "labeler"\nload = { payload = "text" }',
+            'sides.labeler.load.payload = "text"',
+        ),
+        ('server = "labeler"', 'server = "labeler"\nconfig = "no.toml"', "a readable file"),
+        ('metric = "server_cpu', 'metric = "sever_cpu', "did you mean `server_cpu_us_per_label`?"),
+        ('side = "labeler"', 'side = "labels"', "goals.0: no side 'labels'; there are: echo"),
+        ('side = "labeler"', 'side = "echo"', "goals.0: `side` and `against` are the same"),
+        ("ratio_max = 2.0", "ratio_max = 1.0", "a demand of 1 cannot be told from noise"),
+        ("ratio_max = 2.0", "", "goals.0: expected one of `ratio_max` and `ratio_min`"),
+        ("ratio_max = 2.0", "ratio_max = 2.0\nratio_min = 1.5", "expected one of"),
+        ("errors_total == 0", "errors_total = 0", 'guards: "errors_total = 0": expected `metric'),
+        ("errors_total ==", "errors_totl ==", "did you mean `errors_total`?"),
+        ("labeler.client", "labels.client", "no side 'labels'"),
+        ("labeler.client_latency_us_p99", "echo.backlog_rows", "'echo' is echo"),
+        ("errors_total ==", "backlog_rows ==", "known of a labeler only"),
+        ('about = "How', "about = How", "planted/case.toml is not TOML"),
+    ],
+)
+def test_a_wrong_case_is_refused_by_the_name_of_what_is_wrong(
+    tmp_path: Path, before: str, after: str, problem: str
+) -> None:
+    assert before in PLAIN
+    with pytest.raises(CaseError) as caught:
+        written(tmp_path, PLAIN.replace(before, after, 1))
+    assert problem in str(caught.value)
+
+
+def test_a_settings_file_is_read_as_the_service_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "planted").mkdir()
+    (tmp_path / "planted" / "server.toml").write_text("[writer]\nrows_mux = 5\n")
+    with pytest.raises(CaseError, match=r"writer.rows_mux .* did you mean `writer.rows_max`"):
+        written(tmp_path, f'{PLAIN}\n[server]\nconfig = "server.toml"\n')
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    wrong = PLAIN.replace("robots = 64", "robots = 0").replace("seed = 7", "sed = 7")
+    with pytest.raises(CaseError) as caught:
+        written(tmp_path, wrong)
+    assert len(str(caught.value).splitlines()) == 4  # the headline, a missing seed, and the two
+
+
+def test_a_case_that_does_not_exist_is_answered_with_those_that_do() -> None:
+    with pytest.raises(CaseError, match=r"did you mean `echo-floor`[\s\S]*unary-2300-journaled"):
+        read_case("echo-flor")
+
+
+def test_a_side_is_sent_the_case_s_load_with_its_own_changes(tmp_path: Path) -> None:
+    own = 'server = "labeler"\nload = { payload = "double" }'
+    sides = written(tmp_path, PLAIN.replace('server = "labeler"', own)).sides
+    assert [side.load.payload for side in sides.values()] == ["float", "double"]
+    assert sides["labeler"].load.robots == 64
+
+
+# --- turns and ratios
+
+
+def test_sides_take_turns_so_that_a_drift_favours_neither() -> None:
+    assert [order(pair, ["a", "b"]) for pair in range(3)] == [["a", "b"], ["b", "a"], ["a", "b"]]
+
+
+def test_a_ratio_is_the_median_of_pairs_beside_what_equal_sides_show(case: Case) -> None:
+    [found] = judged(case, pairs_of(QUIET, [cpu * 1.5 for cpu in QUIET])).judged
+    assert found.ratio
+    assert found.aa
+    assert found.ratio.median == pytest.approx(1.5)
+    assert (found.aa.min, found.aa.max) == pytest.approx((39 / 40, 41 / 40), abs=0.003)
+    assert found.verdict == "reached"
+
+
+def test_a_drift_of_the_machine_cancels_in_the_pairs(case: Case) -> None:
+    drifting = [40 * 1.05**n for n in range(8)]
+    [found] = judged(case, pairs_of(drifting, [cpu * 1.5 for cpu in drifting])).judged
+    assert found.ratio
+    assert (found.ratio.min, found.ratio.max) == pytest.approx((1.5, 1.5))
+
+
+def test_a_planted_slow_side_is_told_apart(case: Case) -> None:
+    report = judged(case, pairs_of(QUIET, [cpu * 2.2 for cpu in QUIET]))
+    assert report.judged[0].verdict == "missed"
+    assert report.failures() == [f"goal {CPU} of labeler against echo"]
+
+
+def test_a_median_that_not_every_pair_agrees_with_is_said_to_be_so(case: Case) -> None:
+    labeler = [cpu * factor for cpu, factor in zip(QUIET, [1.9] * 6 + [2.1] * 2, strict=True)]
+    assert judged(case, pairs_of(QUIET, labeler)).judged[0].verdict == "reached, not in every pair"
+
+
+def test_a_machine_that_tells_equal_sides_apart_by_the_demand_measures_nothing(case: Case) -> None:
+    noisy = [40, 90, 40, 41, 40, 40, 41, 40]
+    report = judged(case, pairs_of(noisy, [cpu * 2.2 for cpu in noisy]))
+    assert report.judged[0].verdict.startswith("not measurable here: A/A spreads wider")
+    assert report.failures() == []
+
+
+@pytest.mark.parametrize(("aa", "word"), [(1.04, "reached"), (1.12, "not measurable here")])
+def test_a_narrow_demand_needs_a_quieter_machine(tmp_path: Path, aa: float, word: str) -> None:
+    case = written(tmp_path, PLAIN.replace("ratio_max = 2.0", "ratio_max = 1.1"))
+    swaying = [40 * aa ** (n % 2) for n in range(8)]
+    [found] = judged(case, pairs_of(swaying, [cpu * 1.02 for cpu in swaying])).judged
+    assert found.verdict.startswith(word)
+
+
+@pytest.mark.parametrize(("ratio", "word"), [(0.9, "reached"), (0.7, "missed")])
+def test_a_demand_may_be_a_least_ratio(tmp_path: Path, ratio: float, word: str) -> None:
+    case = written(tmp_path, PLAIN.replace("ratio_max = 2.0", "ratio_min = 0.8"))
+    [found] = judged(case, pairs_of(QUIET, [cpu * ratio for cpu in QUIET])).judged
+    assert found.verdict == word
+
+
+def test_a_figure_of_nothing_has_no_ratio(case: Case) -> None:
+    [found] = judged(case, pairs_of([0, *QUIET[1:]], QUIET)).judged
+    assert found.ratio is None
+    assert found.verdict == f"not measurable here: {CPU} was 0"
+
+
+@pytest.mark.parametrize(("asked", "seconds"), [(2, 5.0), (8, 2.0)])
+def test_a_quick_look_is_no_measurement(case: Case, asked: int, seconds: float) -> None:
+    slow = pairs_of(QUIET[:asked], [cpu * 9 for cpu in QUIET[:asked]])
+    report = judged(case, slow, asked, seconds)
+    assert not report.measurement
+    assert report.judged[0].verdict == "quick look, not a measurement"
+    assert report.failures() == []
+
+
+def test_without_a_demand_the_ratio_stands_and_no_verdict(tmp_path: Path) -> None:
+    case = written(tmp_path, PLAIN[: PLAIN.index("[[goals]]")])
+    [found] = judged(case, pairs_of(QUIET, [cpu * 3 for cpu in QUIET])).judged
+    assert (found.side, found.against, found.verdict) == ("labeler", "echo", "")
+    assert found.ratio
+
+
+# --- runs that the sender does not vouch for
+
+
+def test_a_pair_with_an_invalid_run_is_left_out_whole_and_named(case: Case) -> None:
+    late = Pair({"echo": run(40), "labeler": run(800, invalid=["schedule lag p99 9 ms"])})
+    report = judged(case, [*pairs_of(QUIET, QUIET), late])
+    assert report.pairs == 8
+    assert report.sides["labeler"][CPU] == 40
+    assert report.left_out == ["labeler: schedule lag p99 9 ms"]
+    assert "left out: labeler: schedule lag" in progress_line(9, late)
+
+
+def test_too_few_valid_pairs_are_no_measurement(case: Case) -> None:
+    late = Pair({"echo": run(40, invalid=["late"]), "labeler": run(40)})
+    [found] = judged(case, [*pairs_of(QUIET[1:], QUIET[1:]), *[late] * 9]).judged
+    assert found.verdict == "not measurable here: too few valid pairs"
+
+
+def test_an_error_in_a_run_left_out_is_an_error(case: Case) -> None:
+    late = Pair({"echo": run(40), "labeler": run(40, errors=3, invalid=["late"])})
+    report = judged(case, [*pairs_of(QUIET, QUIET), late])
+    assert report.failures() == ["guard errors_total == 0 (labeler)"]
+
+
+# --- guards
+
+
+def test_a_guard_without_a_side_holds_for_every_side(case: Case) -> None:
+    guards = judged(case, pairs_of(QUIET, QUIET)).guards
+    assert [(c.guard.metric, c.side, c.holds) for c in guards] == [
+        ("errors_total", "echo", True),
+        ("errors_total", "labeler", True),
+        ("client_latency_us_p99", "labeler", True),
+    ]
+
+
+def test_a_broken_guard_is_a_failure_with_its_side(case: Case) -> None:
+    slow = [Pair({"echo": run(40), "labeler": run(40, p99=10_001)})] * 8
+    assert judged(case, slow).failures() == [
+        "guard labeler.client_latency_us_p99 <= 10000 (labeler)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("guard", "holds"),
+    [
+        (f"{CPU} <= 40", True),
+        (f"{CPU} < 40", False),
+        (f"{CPU} >= 40", True),
+        (f"{CPU} > 40", False),
+        (f"{CPU} == 40", True),
+        (f"{CPU} == 41", False),
+        (f"{CPU} <= 39.5", False),
+    ],
+)
+def test_every_sign_of_a_guard_means_what_it_says(tmp_path: Path, guard: str, holds: bool) -> None:
+    case = written(tmp_path, PLAIN.replace("errors_total == 0", f"echo.{guard}"))
+    assert judged(case, pairs_of([40] * 8, [40] * 8)).guards[0].holds is holds
+
+
+def test_a_guard_whose_figure_was_not_seen_does_not_hold(tmp_path: Path) -> None:
+    case = written(tmp_path, PLAIN.replace("errors_total == 0", "server_rss_bytes_max <= 1"))
+    assert not judged(case, pairs_of(QUIET, QUIET)).guards[0].holds
+
+
+# --- figures
+
+
+RESULT = {
+    "answered": 1000,
+    "errors": {"UNAVAILABLE": 2, "TIMEOUT": 1},
+    "elapsed_s": 0.5,
+    "latency_us": {"p50": 1, "p99": 2, "p999": 3},
+    "latency_uncorrected_us": {"p99": 1},
+    "server_us": {"p50": 1, "p99": 2},
+    "schedule_lag_us": {"p99": 7},
+    "sender_cpu_share": 0.4,
+    "server": {"cpu_user_us": 30_000, "cpu_system_us": 10_000, "rss_bytes_max": 50_000_000},
+}
+
+
+def test_work_after_the_last_reply_is_counted_to_the_labels_that_caused_it() -> None:
+    figures = figures_of(RESULT, {"server_cpu_after_us": 5000.0, "path_cpu_share": 0.5})
+    assert figures[CPU] == 45
+    assert figures["server_cpu_after_us_per_label"] == 5
+    assert figures["path_cpu_us_per_label"] == 20
+
+
+def test_every_figure_of_a_run_is_a_metric_that_a_case_may_name() -> None:
+    seen = {f"stage_{stage}_us_p50": 1.0 for stage in STAGES}
+    figures = figures_of(RESULT, seen)
+    assert set(figures) <= set(METRICS)
+    assert (figures["errors_total"], figures["labels_per_s"]) == (3, 2000)
+
+
+def test_runs_become_a_figure_in_the_way_of_their_metric() -> None:
+    runs = [{CPU: cpu, "errors_total": 1.0, "server_rss_bytes_max": cpu} for cpu in (1.0, 2.0, 9.0)]
+    assert over_runs(runs) == {"errors_total": 3.0, CPU: 2.0, "server_rss_bytes_max": 9.0}
+
+
+# --- a real run
+
+
+@pytest.mark.slow  # builds the echo and the sender, minutes from nothing; then it takes seconds
+@pytest.mark.timeout(1200)
+def test_a_case_runs_from_end_to_end_and_its_quick_look_says_what_it_is(tmp_path: Path) -> None:
+    crates = ["-p", "labeler-echo", "-p", "labeler-bench-loadgen"]
+    subprocess.run(["cargo", "build", "--locked", "--release", *crates], cwd=ROOT, check=True)
+    command = [sys.executable, "-m", "bench.run", "unary-2300-journaled", "--pairs", "1"]
+    done = subprocess.run(
+        [*command, "--seconds", "1", "--out", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "quick look, not a measurement" in done.stdout
+    assert "floor of this run: bare echo" in done.stdout
+    found = json.loads((tmp_path / "unary-2300-journaled.json").read_text())
+    for side in ("echo", "labeler"):
+        [figures] = [pair[side] for pair in found["runs"]]
+        assert 0 < figures["labels_total"] <= 2300
+        assert figures["errors_total"] == 0
+        assert figures["server_cpu_us_per_label"] > 0
+    assert found["runs"][0]["labeler"]["stage_total_us_p50"] > 0
