@@ -102,9 +102,10 @@ class Checked:
 
 @dataclass(frozen=True)
 class Report:
-    """All that is said of a case. `measurement`: long enough and often enough to count as one."""
+    """All that is said of a case. `measurement`: long and often enough, else it is a quick look."""
 
     measurement: bool
+    erratic: bool
     pairs: int
     left_out: Sequence[str]
     sides: Mapping[str, dict[str, float]]
@@ -112,7 +113,9 @@ class Report:
     guards: Sequence[Checked] = field(default_factory=list)
 
     def failures(self) -> list[str]:
-        """Guards that do not hold and goals that are missed."""
+        """Guards that do not hold and goals that are missed, where the case may fail by them."""
+        if self.erratic or not self.measurement:
+            return []
         found = [f"guard {c.guard.text} ({c.side})" for c in self.guards if not c.holds]
         goals = [j for j in self.judged if j.verdict.startswith("missed")]
         return found + [f"goal {j.metric} of {j.side} against {j.against}" for j in goals]
@@ -131,6 +134,7 @@ def judge(case: Case, pairs: Sequence[Pair], asked: int, seconds: float) -> Repo
     everything = {side: [pair.runs[side].figures for pair in pairs] for side in case.sides}
     return Report(
         measurement=measurement,
+        erratic=case.erratic,
         pairs=len(valid),
         left_out=[reason for pair in pairs for reason in pair.invalid_because],
         sides={side: over_runs(runs[side]) for side in case.sides},

@@ -164,4 +164,6 @@ def _send(plan: Mapping[str, Any]) -> dict[str, Any]:
     if done.returncode != 0:
         raise MeasureError(f"the sender exits with {done.returncode}: {done.stderr.strip()}")
     result: dict[str, Any] = json.loads(done.stdout)
+    if result["server"] is None or not result["answered"]:
+        raise MeasureError(f"no label or no server was left to measure: {done.stdout.strip()}")
     return result

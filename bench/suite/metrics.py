@@ -78,7 +78,7 @@ def figures_of(result: Mapping[str, Any], seen: Figures) -> dict[str, float]:
     and `path_cpu_share` (0 to 1). A label here is an answered row.
     """
     labels = max(1, int(result["answered"]))
-    latency, lag, server = result["latency_us"], result["schedule_lag_us"], result["server"]
+    latency, server = result["latency_us"], result["server"]
     user, system = (server[f"cpu_{kind}_us"] / labels for kind in ("user", "system"))
     after = seen.get("server_cpu_after_us", 0.0) / labels
     found = {
@@ -96,13 +96,13 @@ def figures_of(result: Mapping[str, Any], seen: Figures) -> dict[str, float]:
         "server_cpu_system_us_per_label": system,
         "server_cpu_after_us_per_label": after,
         "server_rss_bytes_max": server["rss_bytes_max"],
-        "schedule_lag_us_p99": lag["p99"],
+        "schedule_lag_us_p99": result["schedule_lag_us"]["p99"],
         "sender_cpu_share": result["sender_cpu_share"],
         **{name: value for name, value in seen.items() if name in METRICS},
     }
     if "path_cpu_share" in seen:
         found["path_cpu_us_per_label"] = (user + system) * seen["path_cpu_share"]
-    return {name: float(value) for name, value in found.items()}
+    return {name: float(value) for name, value in found.items() if value is not None}
 
 
 def over_runs(runs: Sequence[Figures]) -> dict[str, float]:

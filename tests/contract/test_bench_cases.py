@@ -4,6 +4,7 @@ The rules are tested with planted figures, which are data here; one slow test ru
 """
 
 import json
+import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,8 +14,9 @@ import pytest
 
 from bench.suite.case import Case, CaseError, case_names, read_case
 from bench.suite.compare import Pair, Report, Run, judge, order
+from bench.suite.measure import Measured
 from bench.suite.metrics import METRICS, STAGES, figures_of, over_runs
-from bench.suite.show import progress_line
+from bench.suite.show import document, lines, progress_line
 from tests.support.repo import ROOT
 
 CPU = "server_cpu_us_per_label"
@@ -233,6 +235,18 @@ def test_a_quick_look_is_no_measurement(case: Case, asked: int, seconds: float) 
     report = judged(case, slow, asked, seconds)
     assert not report.measurement
     assert report.judged[0].verdict == "quick look, not a measurement"
+
+
+def test_a_quick_look_fails_nothing_and_shows_what_is_broken(case: Case) -> None:
+    report = judged(case, [Pair({"echo": run(40), "labeler": run(40, errors=1)})], asked=1)
+    assert [c.holds for c in report.guards if c.side == "labeler"] == [False, True]
+    assert report.failures() == []
+
+
+def test_an_erratic_case_is_judged_and_fails_nothing(tmp_path: Path) -> None:
+    case = written(tmp_path, PLAIN.replace("seed = 7", "seed = 7\nerratic = true"))
+    report = judged(case, pairs_of(QUIET, [cpu * 2.2 for cpu in QUIET]))
+    assert report.judged[0].verdict == "missed"
     assert report.failures() == []
 
 
@@ -341,6 +355,35 @@ def test_every_figure_of_a_run_is_a_metric_that_a_case_may_name() -> None:
 def test_runs_become_a_figure_in_the_way_of_their_metric() -> None:
     runs = [{CPU: cpu, "errors_total": 1.0, "server_rss_bytes_max": cpu} for cpu in (1.0, 2.0, 9.0)]
     assert over_runs(runs) == {"errors_total": 3.0, CPU: 2.0, "server_rss_bytes_max": 9.0}
+
+
+# --- what is written down
+
+
+def test_the_lines_say_what_was_found_beside_the_floor_of_the_same_run(case: Case) -> None:
+    whole = dict.fromkeys(METRICS, 5.0)
+    pairs = [
+        Pair({"echo": Run(whole | {CPU: 40.0}), "labeler": Run(whole | {CPU: 90.0})})
+        for _ in range(8)
+    ]
+    report = judged(case, pairs)
+    measured = Measured(pairs, report.sides["echo"], 900.0)
+    text = "\n".join(lines(case, report, measured, 5.0))
+    assert "labeler/echo 2.25 [2.25..2.25]   echo/echo 1.00 [1.00..1.00]" in text
+    assert "demanded <= 2: missed" in text
+    assert "guard errors_total == 0: BROKEN, echo has 40" in text
+    assert "floor of this run: bare echo 40.0 µs/label, p99 0.01 ms; fdatasync p99 0.90 ms" in text
+    assert "quick look" not in text
+
+
+def test_every_figure_of_the_result_file_can_be_traced_to_its_runs(case: Case) -> None:
+    pairs = pairs_of(QUIET, [cpu * 1.5 for cpu in QUIET])
+    report = judged(case, pairs)
+    found = document(case, report, Measured(pairs, report.sides["echo"], 900.0), 5.0)
+    ratios = [pair["labeler"][CPU] / pair["echo"][CPU] for pair in found["runs"]]
+    assert statistics.median(ratios) == pytest.approx(found["compared"][0]["ratio"]["median"])
+    assert found["sides"]["echo"][CPU] == statistics.median(p["echo"][CPU] for p in found["runs"])
+    assert json.loads(json.dumps(found)) == found
 
 
 # --- a real run
