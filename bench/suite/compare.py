@@ -92,12 +92,15 @@ class Judged:
 
 @dataclass(frozen=True)
 class Checked:
-    """A guard at one side: the figure that it is about, and whether it holds."""
+    """A guard at one side: the figure that it is about, and whether it holds.
+
+    `holds` is None where no valid run could show it; a valid run without the figure breaks it.
+    """
 
     guard: Guard
     side: str
     value: float | None
-    holds: bool
+    holds: bool | None
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ class Report:
         """Guards that do not hold and goals that are missed, where the case may fail by them."""
         if self.erratic or not self.measurement:
             return []
-        found = [f"guard {c.guard.text} ({c.side})" for c in self.guards if not c.holds]
+        found = [f"guard {c.guard.text} ({c.side})" for c in self.guards if c.holds is False]
         goals = [j for j in self.judged if j.verdict.startswith("missed")]
         return found + [f"goal {j.metric} of {j.side} against {j.against}" for j in goals]
 
@@ -140,7 +143,7 @@ def judge(case: Case, pairs: Sequence[Pair], asked: int, seconds: float) -> Repo
         sides={side: over_runs(runs[side]) for side in case.sides},
         judged=_judged(case, runs, measurement),
         guards=[
-            _check(guard, side, _guarded(runs[side], everything[side]))
+            _check(guard, side, runs[side], everything[side])
             for guard in case.guards
             for side in ([guard.side] if guard.side else case.sides)
         ],
@@ -194,17 +197,13 @@ def _verdict(goal: Goal | None, ratio: Ratio | None, aa: Ratio | None) -> str:
     return word if agreed else f"{word}, not in every pair"
 
 
-def _guarded(valid: Sequence[Figures], everything: Sequence[Figures]) -> dict[str, float]:
-    """What is counted or has a top is so in every run: an error in one left out is an error."""
-    counted = {
-        name: value
-        for name, value in over_runs(everything).items()
-        if METRICS[name].over != "median"
-    }
-    return over_runs(valid) | counted
-
-
-def _check(guard: Guard, side: str, figures: Figures) -> Checked:
-    value = figures.get(guard.metric)
-    holds = value is not None and _SIGNS[guard.sign](value, guard.bound)
-    return Checked(guard, side, value, holds)
+def _check(
+    guard: Guard, side: str, valid: Sequence[Figures], everything: Sequence[Figures]
+) -> Checked:
+    # What is counted or has a top is so in every run: an error in one left out is an error.
+    counted = METRICS[guard.metric].over != "median"
+    runs = everything if counted else valid
+    value = over_runs(runs).get(guard.metric)
+    if value is None:
+        return Checked(guard, side, None, False if runs else None)
+    return Checked(guard, side, value, _SIGNS[guard.sign](value, guard.bound))

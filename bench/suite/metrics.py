@@ -80,7 +80,8 @@ def figures_of(result: Mapping[str, Any], seen: Figures) -> dict[str, float]:
     labels = max(1, int(result["answered"]))
     latency, server = result["latency_us"], result["server"]
     user, system = (server[f"cpu_{kind}_us"] / labels for kind in ("user", "system"))
-    after = seen.get("server_cpu_after_us", 0.0) / labels
+    # What is left over is of the warm-up's labels too: of each label its share.
+    after = seen.get("server_cpu_after_us", 0.0) / max(1, int(result["acknowledged_total"]))
     found = {
         "labels_total": result["answered"],
         "labels_per_s": result["answered"] / result["elapsed_s"],

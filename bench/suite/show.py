@@ -17,6 +17,7 @@ from typing import Any
 from bench.suite.case import Case
 from bench.suite.compare import PAIRS_MIN, SECONDS_MIN, Checked, Judged, Pair, Ratio, Report
 from bench.suite.measure import Measured
+from bench.suite.metrics import over_runs
 
 __all__ = ["document", "lines", "progress_line"]
 
@@ -27,7 +28,9 @@ def lines(case: Case, report: Report, measured: Measured, seconds: float) -> Ite
     yield f"  {_method(case, report, seconds)}"
     yield _row("", "labels/s", "CPU µs/label", "user + sys", "p50 ms", "p99", "p99.9", "RSS MB")
     for side, figures in report.sides.items():
-        yield _side(side, figures)
+        # Where no run is valid, what was seen is shown as what it is: an impression.
+        seen = over_runs([pair.runs[side].figures for pair in measured.pairs])
+        yield _side(side, figures) if figures else f"{_side(side, seen)}   NOT VALID"
     for judged in report.judged:
         yield f"  {_judged(judged)}"
     for checked in report.guards:
@@ -96,7 +99,8 @@ def _compared(judged: Judged) -> dict[str, Any]:
 
 
 def _method(case: Case, report: Report, seconds: float) -> str:
-    text = f"{report.pairs} pairs of {seconds:g} s, {_machine()}, the sender beside it"
+    pairs = "1 pair" if report.pairs == 1 else f"{report.pairs} pairs"
+    text = f"{pairs} of {seconds:g} s, {_machine()}, the sender beside it"
     shapes = {side.load.schedule.shape for side in case.sides.values()}
     text += "; closed loop" if "saturate" in shapes else ""
     if report.measurement:
@@ -106,8 +110,6 @@ def _method(case: Case, report: Report, seconds: float) -> str:
 
 
 def _side(side: str, figures: Mapping[str, float]) -> str:
-    if not figures:
-        return f"  {side:<14} no valid run"
     user, system = (figures[f"server_cpu_{k}_us_per_label"] for k in ("user", "system"))
     latency = (figures[f"client_latency_us_{share}"] / 1e3 for share in ("p50", "p99", "p999"))
     row = _row(
@@ -150,8 +152,8 @@ def _ratio(ratio: Ratio | None) -> str:
 
 
 def _guard(checked: Checked) -> str:
-    value = "not seen" if checked.value is None else f"{checked.value:,.0f}"
-    word = "holds" if checked.holds else "BROKEN"
+    value = "no figure" if checked.value is None else f"{checked.value:,.0f}"
+    word = {True: "holds", False: "BROKEN", None: "not measured"}[checked.holds]
     return f"guard {checked.guard.text}: {word}, {checked.side} has {value}"
 
 

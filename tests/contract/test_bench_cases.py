@@ -322,11 +322,20 @@ def test_a_guard_whose_figure_was_not_seen_does_not_hold(tmp_path: Path) -> None
     assert not judged(case, pairs_of(QUIET, QUIET)).guards[0].holds
 
 
+def test_without_a_valid_run_a_latency_is_not_measured_and_an_error_is_still_one(
+    case: Case,
+) -> None:
+    late = Pair({"echo": run(40), "labeler": run(40, errors=2, invalid=["late"])})
+    guards = judged(case, [late] * 16).guards
+    assert [c.holds for c in guards] == [True, False, None]
+
+
 # --- figures
 
 
 RESULT = {
     "answered": 1000,
+    "acknowledged_total": 1250,
     "errors": {"UNAVAILABLE": 2, "TIMEOUT": 1},
     "elapsed_s": 0.5,
     "latency_us": {"p50": 1, "p99": 2, "p999": 3},
@@ -338,10 +347,10 @@ RESULT = {
 }
 
 
-def test_work_after_the_last_reply_is_counted_to_the_labels_that_caused_it() -> None:
+def test_work_after_the_last_reply_is_counted_to_all_labels_that_caused_it() -> None:
     figures = figures_of(RESULT, {"server_cpu_after_us": 5000.0, "path_cpu_share": 0.5})
-    assert figures[CPU] == 45
-    assert figures["server_cpu_after_us_per_label"] == 5
+    assert figures["server_cpu_after_us_per_label"] == 4
+    assert figures[CPU] == 44
     assert figures["path_cpu_us_per_label"] == 20
 
 
@@ -376,6 +385,14 @@ def test_the_lines_say_what_was_found_beside_the_floor_of_the_same_run(case: Cas
     assert "quick look" not in text
 
 
+def test_without_a_valid_run_what_was_seen_is_shown_as_not_valid(case: Case) -> None:
+    figures = dict.fromkeys(METRICS, 5.0)
+    late = [Pair({side: Run(figures, ("late",)) for side in case.sides})] * 16
+    shown = list(lines(case, judged(case, late), Measured(late, figures, 900.0), 5.0))
+    assert [line.endswith("NOT VALID") for line in shown[3:5]] == [True, True]
+    assert shown[-1] == "  left out: 32 runs, such as echo: late"
+
+
 def test_every_figure_of_the_result_file_can_be_traced_to_its_runs(case: Case) -> None:
     pairs = pairs_of(QUIET, [cpu * 1.5 for cpu in QUIET])
     report = judged(case, pairs)
@@ -406,8 +423,7 @@ def test_a_case_runs_from_end_to_end_and_its_quick_look_says_what_it_is(tmp_path
     assert "quick look, not a measurement" in done.stdout
     assert "floor of this run: bare echo" in done.stdout
     found = json.loads((tmp_path / "unary-2300-journaled.json").read_text())
-    for side in ("echo", "labeler"):
-        [figures] = [pair[side] for pair in found["runs"]]
+    for figures in (pair[side] for pair in found["runs"] for side in ("echo", "labeler")):
         assert 0 < figures["labels_total"] <= 2300
         assert figures["errors_total"] == 0
         assert figures["server_cpu_us_per_label"] > 0
