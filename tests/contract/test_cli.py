@@ -43,6 +43,9 @@ COMMANDS = [
     ["models", "list"],
     ["models", "load"],
     ["models", "unload"],
+    ["models", "verify"],
+    ["models", "compare"],
+    ["train"],
     ["config", "show"],
 ]
 

@@ -28,6 +28,7 @@ _BYTES_MAX = 1 << 30
 _ROWS_MAX = 5_000_000
 _LABELS_MAX = 4_096
 _LABEL_BYTES_MAX = 128
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 _MISSING = frozenset(("", "na", "n/a", "nan", "null", "none"))
 
 
@@ -234,7 +235,7 @@ def _number(path: Path, line: int, column: str, cell: str) -> float:
         value = float(cell)
     except ValueError:
         value = np.nan
-    if not abs(value) <= np.finfo(np.float32).max:
+    if not abs(value) <= _FLOAT32_MAX:
         raise TrainingError(
             f"{path}:{line}: column {column!r} holds {cell.strip()!r}, expected a finite number "
             "within float32"

@@ -77,7 +77,11 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Gate:
-    """Whether int8 may be packaged, with the figures it was decided on; None: nothing to judge."""
+    """Whether int8 may be packaged, with the figures it was decided on; None: nothing to judge.
+
+    `agreement`: share of held-out rows with the same label. `agreement_packaged`: of all rows, by
+    the model that is packaged.
+    """
 
     passed: bool
     reason: str
@@ -85,6 +89,7 @@ class Gate:
     accuracy_int8: float | None = None
     accuracy_kept: float | None = None
     agreement: float | None = None
+    agreement_packaged: float | None = None
 
 
 def train_models(family: Family, table: Table, train: Indices, seed: int) -> Models:

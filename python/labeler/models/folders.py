@@ -18,6 +18,7 @@ __all__ = ["Entry", "VersionFolder", "find_version", "read_version"]
 
 _FORMAT = 1
 _PRECISIONS = ("int8", "fp32")
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _VERSION_PARTS = re.compile(r"[._-]")
 
 
@@ -71,16 +72,16 @@ def find_version(reference: str, roots: Sequence[Path]) -> VersionFolder:
 
     Errors: `ModelNotFoundError`, `ModelInvalidError`.
     """
-    path = Path(reference)
-    if "/" in reference or path.is_dir():
+    if "/" in reference:
+        path = Path(reference)
         if not path.is_dir():
             raise ModelNotFoundError(f"{reference} is no folder, expected NAME/VERSION of a model")
         return read_version(path)
     name, _, version = reference.partition("@")
     found: dict[str, Path] = {}
-    for root in roots:
-        for folder in sorted(root.glob(f"{name}/*/model.toml")) if name else ():
-            found.setdefault(folder.parent.name, folder.parent)
+    for root in roots if _NAME.fullmatch(name) else ():
+        for manifest in sorted((root / name).glob("*/model.toml")):
+            found.setdefault(manifest.parent.name, manifest.parent)
     if version:
         found = {known: folder for known, folder in found.items() if known == version}
     if not found:
