@@ -1,4 +1,4 @@
-"""The typed border, the stubs of `_core`, says what the built extension has: nothing more, nothing less."""
+"""The typed border, the stubs of `_core`, is what the built extension has: no more, no less."""
 
 import os
 import subprocess

@@ -62,7 +62,21 @@ ALL = {
     if name.startswith("rust_core/src/") and name.endswith(".rs")
 }
 CORE = sorted(ALL.keys() - rust_source.test_files(ALL))
-BRIDGE = ("labeler.service", "labeler.fleet.drive")
+
+# Of the core the sender knows the messages, and it never enters the label path.
+SENDER = [
+    name
+    for name in project_files()
+    if name.startswith("rust_core/loadgen/src/") and name.endswith(".rs")
+]
+SENDER_MAY_KNOW = ("labeler_core", "proto")
+SENDER_MAY_NOT_KNOW = {"pyo3", "ort"}
+
+# Who may enter the bridge, by module of it.
+BRIDGE = {
+    "labeler._core": ("labeler.service",),
+    "labeler._core.loadgen": ("labeler.fleet.drive",),
+}
 
 
 def part_of(module: tuple[str, ...]) -> str:
@@ -165,30 +179,75 @@ def test_the_path_reads_no_wall_clock() -> None:
     assert [name for name in path if lines_with(read(name), r"\bSystemTime::now\b")] == []
 
 
-def test_the_bridge_is_entered_only_where_the_sides_are_wired_and_where_load_is_sent() -> None:
-    importers = {
-        name
+def sender_reaches_too_far(name: str, text: str) -> list[str]:
+    """Uses by which a file of the sender knows more of the core than its messages."""
+    return [
+        f"{use.file} uses {'::'.join(use.path)}"
+        for use in uses(name, text)
+        if use.path[0] in SENDER_MAY_NOT_KNOW
+        or (use.path[0] == SENDER_MAY_KNOW[0] and use.path[:2] != SENDER_MAY_KNOW)
+    ]
+
+
+def test_the_sender_knows_the_messages_of_the_core_and_nothing_else() -> None:
+    assert SENDER
+    wrong = [wrong for name in SENDER for wrong in sender_reaches_too_far(name, read(name))]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("use labeler_core::proto::{self, journal::Record};", 0),
+        ("use labeler_core::{proto, path::Path};", 1),
+        ("fn f() -> labeler_core::Error { pyo3::todo() }", 2),
+    ],
+)
+def test_a_sender_that_reaches_too_far_is_found(text: str, count: int) -> None:
+    assert len(sender_reaches_too_far("rust_core/loadgen/src/run.rs", text)) == count
+
+
+def test_the_bridge_is_entered_only_where_the_sides_are_wired() -> None:
+    wrong = [
+        f"{module} imports {entered}"
         for name in project_files()
         if name.startswith("python/labeler/") and name.endswith(".py")
-        if imports_the_core(read(name))
-    }
-    modules = {
-        name.removeprefix("python/").removesuffix(".py").replace("/", ".") for name in importers
-    }
-    assert {module for module in modules if not module.startswith(BRIDGE)} == set()
+        for module in [name.removeprefix("python/").removesuffix(".py").replace("/", ".")]
+        for entered in bridge_imports(read(name))
+        if not module.startswith(BRIDGE[entered])
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
-def imports_the_core(text: str) -> bool:
+def bridge_imports(text: str) -> set[str]:
+    """Which modules of the bridge a file of Python imports."""
+    found: set[str] = set()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import) and any(a.name == "labeler._core" for a in node.names):
-            return True
-        if isinstance(node, ast.ImportFrom):
-            names = {alias.name for alias in node.names}
-            if (node.module or "").startswith("labeler._core") or (
-                node.module == "labeler" and "_core" in names
-            ):
-                return True
-    return False
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            # Who imports a module from the bridge does not thereby enter the bridge itself.
+            if node.module == "labeler._core":
+                if {f"labeler._core.{alias.name}" for alias in node.names} <= BRIDGE.keys():
+                    found.discard("labeler._core")
+    return found & BRIDGE.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "entered"),
+    [
+        ("from labeler._core import Engine", {"labeler._core"}),
+        ("from labeler import _core", {"labeler._core"}),
+        ("from labeler._core import loadgen", {"labeler._core.loadgen"}),
+        ("import labeler._core.loadgen", {"labeler._core.loadgen"}),
+        ("from labeler._core.loadgen import Sender", {"labeler._core.loadgen"}),
+        ("from labeler._core import Engine, loadgen", {"labeler._core", "labeler._core.loadgen"}),
+        ("import labeler", set()),
+    ],
+)
+def test_an_import_of_the_bridge_is_found(text: str, entered: set[str]) -> None:
+    assert bridge_imports(text) == entered
 
 
 def test_the_import_contracts_of_the_package_hold() -> None:

@@ -1,7 +1,7 @@
 //! `loadgen PLAN.json|- [--histograms DIR]`: one run of the sender, its result as one JSON object.
 //!
-//! Exit codes: 0 for a run (valid or not: the result says), 1 for a plan or a file that does not do,
-//! 69 when nobody answers.
+//! Exit codes: 0 for a run (valid or not: the result says), 1 for a plan or a file that does not
+//! do, 69 when nobody answers.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 

@@ -7,6 +7,8 @@ child each call raises `ForkedError` at once: the runtime's threads do not exist
 from collections.abc import Sequence
 from typing import Any, Literal, TypedDict, final, type_check_only
 
+from labeler._core import loadgen as loadgen
+
 __all__ = [
     "Engine",
     "build_info",
@@ -14,6 +16,7 @@ __all__ = [
     "journal_dump",
     "journal_stat",
     "journal_verify",
+    "loadgen",
     "log_fatal",
     "version",
 ]

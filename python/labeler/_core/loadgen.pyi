@@ -1,9 +1,9 @@
 """The open-loop sender: a plan in, a result out, run by threads that never wait for Python.
 
-A plan is one JSON object; each key has a default but `address`, `schedule` and `duration_s`. Event k
-of the schedule goes to robot k % robots with sequence `first_sequence` + k // robots, and takes row
-k; of a batch each row counts as one event of this rule. Counts and rates are labels, latencies those
-of calls: only `label_batch` has more labels than calls.
+A plan is one JSON object; each key has a default but `address`, `schedule` and `duration_s`. Event
+k of the schedule goes to robot k % robots with sequence `first_sequence` + k // robots, and takes
+row k; of a batch each row counts as one event of this rule. Counts and rates are labels, latencies
+those of calls: only `label_batch` has more labels than calls.
 """
 
 from typing import TypedDict, final, type_check_only
@@ -43,9 +43,10 @@ class ServerUsage(TypedDict):
 class Result(TypedDict):
     """What a run brought, its warm-up left out.
 
-    `planned` = `answered` + all `errors` + `unsent`; `unsent` are those that the sender was too late
-    for. Keys of `errors`: gRPC code names, TRANSPORT (the connection broke), TIMEOUT (no answer, not
-    even an error), UNANSWERED (at the end), UNFED (no row). `acknowledged_total` counts the warm-up.
+    `planned` = `answered` + all `errors` + `unsent`; `unsent` are those that the sender was too
+    late for. Keys of `errors`: gRPC code names, TRANSPORT (the connection broke), TIMEOUT (no
+    answer, not even an error), UNANSWERED (at the end), UNFED (no row). `acknowledged_total` counts
+    the warm-up too.
     """
 
     planned: int
@@ -116,7 +117,8 @@ class Sender:
         """Adds rows for `"rows": "fed"`; waits while the queue is full.
 
         `values`: little-endian float32 [n × width]; `truths`: int16 [n], −1 unknown; `skus`: int16
-        [n], −1 none, or empty. Once the run is over they are dropped. Errors: `InvalidRequestError`.
+        [n], −1 none, or empty. Once the run is over they are dropped. Errors:
+        `InvalidRequestError`.
         """
     def end_feed(self) -> None:
         """Says that no more rows come: the run ends there, what was still planned is UNFED."""
@@ -136,4 +138,4 @@ class Sender:
     def result(self) -> Result:
         """What the run brought, once it is over. Errors: what ended it, such as `DiskError`."""
     def write_histograms(self, directory: str) -> list[str]:
-        """Writes HdrHistogram logs (`.hlog`, µs) into a directory; their paths. Errors: `DiskError`."""
+        """Writes HdrHistogram logs (`.hlog`, µs); their paths. Errors: `DiskError`."""

@@ -1,4 +1,4 @@
-//! Domain values to Python's and back: plain dicts, with the keys of `_core.pyi`.
+//! Domain values to Python's and back: plain dicts, with the keys of the stubs.
 
 use labeler_core::proto::{ModelState, ModelVersion, StoredLabel, journal::Record};
 use pyo3::{

@@ -1,5 +1,5 @@
-//! `labeler._core.loadgen`: the sender as Python sees it. It runs on threads of its own, none of which
-//! knows Python; every call that waits releases the GIL.
+//! `labeler._core.loadgen`: the sender as Python sees it. It runs on threads of its own, none of
+//! which knows Python; every call that waits releases the GIL.
 
 use std::{path::Path, process, sync::Arc, time::Duration};
 

@@ -1,7 +1,7 @@
 //! The acknowledgement file: one line of CSV for each label that the server promised.
 //!
-//! Lines are gathered on the hot path and written by a thread of their own. A disk that does not keep
-//! up costs lines, which are counted, and never holds the sender up.
+//! Lines are gathered on the hot path and written by a thread of their own. A disk that does not
+//! keep up costs lines, which are counted, and never holds the sender up.
 
 use std::{
     fmt::Write as _,

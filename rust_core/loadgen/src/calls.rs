@@ -1,5 +1,5 @@
-//! One reply to one request: unary labels, batches, labels read back. A task a call, which holds the
-//! call's time limit.
+//! One reply to one request: unary labels, batches, labels read back. A task a call, which holds
+//! the call's time limit.
 
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
 //! `labeler-loadgen`: the open-loop sender, for robots that are not there.
 //!
-//! plan ▸ schedule ▸ rows ▸ wire ▸ connections ▸ tally ▸ result; `run` is the wiring and `Sender` what
-//! users hold. Calls are sent at times that were fixed before the first of them, whatever the server
-//! does, and latency counts from those. Of the core it knows the messages of the protos and nothing
-//! else; it takes them from there, since what uses it links the core already, and a second copy of
-//! the generated code would be larger than what the linker leaves of the rest.
+//! plan ▸ schedule ▸ rows ▸ wire ▸ connections ▸ tally ▸ result; `run` is the wiring and `Sender`
+//! what users hold. Calls are sent at times that were fixed before the first of them, whatever the
+//! server does, and latency counts from those. Of the core it knows the messages of the protos and
+//! nothing else; it takes them from there, since what uses it links the core already, and a second
+//! copy of the generated code would be larger than what the linker leaves of the rest.
 
 #![forbid(unsafe_code)]
 

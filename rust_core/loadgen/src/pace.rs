@@ -78,8 +78,8 @@ mod kernel {
     pub struct Timer(AsyncFd<OwnedFd>);
 
     impl Timer {
-        // Deprecated since a descriptor's type may lie about owning it. An `OwnedFd` does not, and the
-        // way that replaces this one is `unsafe`, which this crate forbids.
+        // Deprecated since a descriptor's type may lie about owning it. An `OwnedFd` does not, and
+        // the way that replaces this one is `unsafe`, which this crate forbids.
         #[allow(deprecated)]
         pub fn new() -> io::Result<Self> {
             let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;

@@ -1,4 +1,5 @@
-//! The result of a run, and whether it may be believed. Keys are the binary's JSON and Python's dict.
+//! The result of a run, and whether it may be believed. Keys are the binary's JSON and Python's
+//! dict.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +65,8 @@ pub struct Server {
     pub rss_bytes_max: u64,
 }
 
-/// What a run brought. Counts are labels; latencies are those of calls that were answered, one each.
+/// What a run brought. Counts are labels; latencies are those of calls that were answered, one
+/// each.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunResult {
     /// Labels whose time came in the measured part.

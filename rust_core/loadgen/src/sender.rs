@@ -1,4 +1,5 @@
-//! The sender as its users hold it: a run on a thread of its own, and calls that wait for its steps.
+//! The sender as its users hold it: a run on a thread of its own, and calls that wait for its
+//! steps.
 
 use std::{
     fs::File,
@@ -78,9 +79,9 @@ impl Sender {
         &self.shared.plan
     }
 
-    /// Adds rows for a plan with `rows: fed`; waits while the queue is full, and drops them once the
-    /// run is over. `values`: little-endian float32 [n × width]; `truths`, `skus`: int16 [n], `skus`
-    /// may be empty. Errors: `Invalid`, `OutOfOrder`.
+    /// Adds rows for a plan with `rows: fed`; waits while the queue is full, and drops them once
+    /// the run is over. `values`: little-endian float32 [n × width]; `truths`, `skus`: int16 [n],
+    /// `skus` may be empty. Errors: `Invalid`, `OutOfOrder`.
     pub fn feed(&self, values: &[u8], truths: &[u8], skus: &[u8]) -> Result<()> {
         self.fed()?.add(values, truths, skus)
     }
@@ -90,8 +91,8 @@ impl Sender {
         self.fed().map(|feed| feed.end())
     }
 
-    /// Makes all connections and streams and returns when they are up. Errors: `NotReady`, with who,
-    /// why and how long it waited; `Machine`; `OutOfOrder`.
+    /// Makes all connections and streams and returns when they are up. Errors: `NotReady`, with
+    /// who, why and how long it waited; `Machine`; `OutOfOrder`.
     pub fn connect(&self) -> Result<()> {
         {
             let mut phase = self.steps.phase.lock();
@@ -160,8 +161,8 @@ impl Sender {
     }
 
     /// Writes the histograms as HdrHistogram logs, values in µs: `latency_us.hlog`,
-    /// `latency_uncorrected_us.hlog`, `server_us.hlog`, `schedule_lag_us.hlog`. Their paths. Errors:
-    /// `Disk`.
+    /// `latency_uncorrected_us.hlog`, `server_us.hlog`, `schedule_lag_us.hlog`. Their paths.
+    /// Errors: `Disk`.
     pub fn write_histograms(&self, directory: &Path) -> Result<Vec<String>> {
         let shown = directory.display().to_string();
         std::fs::create_dir_all(directory).map_err(|e| failed("create", &shown, &e))?;

@@ -1,4 +1,5 @@
-//! `LabelStream`: one stream a robot, opened before the run and again, with back-off, when it broke.
+//! `LabelStream`: one stream a robot, opened before the run and again, with back-off, when it
+//! broke.
 //!
 //! Replies are matched by their sequence and may overtake each other. What a broken stream leaves
 //! without an answer is counted by why it broke; what its robot sends meanwhile fails at once.
@@ -31,7 +32,8 @@ const BACKOFF_FIRST: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// How long a server may hold the head of a stream's reply back; some do until the first message.
 const HEAD_MAX: Duration = Duration::from_secs(1);
-/// How often time limits are looked at: a timer of its own for each would cost more than its message.
+/// How often time limits are looked at: a timer of its own for each would cost more than its
+/// message.
 const LOOK: Duration = Duration::from_millis(20);
 
 struct Waiting {

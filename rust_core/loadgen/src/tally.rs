@@ -1,7 +1,7 @@
 //! What is counted: histograms, counts by kind, truths against answers.
 //!
-//! One lock, held for a few stores; a reader swaps histograms out and reads them outside of it. What
-//! belongs to the warm-up is under way like all else, and counted nowhere.
+//! One lock, held for a few stores; a reader swaps histograms out and reads them outside of it.
+//! What belongs to the warm-up is under way like all else, and counted nowhere.
 
 use std::{collections::BTreeMap, mem};
 

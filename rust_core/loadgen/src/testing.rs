@@ -1,5 +1,5 @@
-//! A target with known delays, in this process and on tokio's virtual clock: tonic's own server over
-//! pipes in memory, so that what the sender writes is read by somebody else's code.
+//! A target with known delays, in this process and on tokio's virtual clock: tonic's own server
+//! over pipes in memory, so that what the sender writes is read by somebody else's code.
 
 use std::{
     io,
