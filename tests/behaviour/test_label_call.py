@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
+from labeler.fleet import LABELS
 from labeler.v1 import label_pb2, types_pb2
 from tests.support.service import Service, StartService
 from tests.support.wire import (
@@ -45,7 +46,7 @@ def test_all_payload_forms_give_the_same_scores_bit_for_bit(stubs: Wire, robot_i
         for n, form in enumerate(forms, start=1)
     ]
     assert {tuple(reply.scores) for reply in replies} == {tuple(replies[0].scores)}
-    assert len(replies[0].scores) == 4
+    assert len(replies[0].scores) == len(LABELS)
 
 
 def test_every_stage_is_timed_and_the_stages_fit_into_the_total(stubs: Wire, robot_id: str) -> None:

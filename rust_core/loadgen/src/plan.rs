@@ -393,7 +393,8 @@ mod tests {
             (json!({"schedule": times(json!([3, "x"]))}), "schedule.at_us[1]"),
             (json!({"schedule": {"shape": "saturate", "in_flight": 0}}), "schedule.in_flight"),
             (
-                json!({"schedule": {"shape": "step", "rate_per_s": 1, "to_rate_per_s": 2, "at_s": 6}}),
+                json!({"schedule":
+                    {"shape": "step", "rate_per_s": 1, "to_rate_per_s": 2, "at_s": 6}}),
                 "schedule.at_s",
             ),
             (
@@ -450,7 +451,8 @@ mod tests {
         #[test]
         fn no_json_makes_the_plan_panic(
             value in any_json(),
-            field in prop::sample::select(vec!["robots", "schedule", "duration_s", "labels", "seed"]),
+            field in
+                prop::sample::select(vec!["robots", "schedule", "duration_s", "labels", "seed"]),
         ) {
             let _ = Plan::from_json(&value.to_string());
             let _ = plan(json!({field: value}));
