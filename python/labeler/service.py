@@ -101,7 +101,7 @@ def _start(config: Config, sink: LogSink, undo: ExitStack) -> _Parts:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     engine = Engine.start(core)  # recovers, loads, warms; opens the port last
     undo.callback(engine.stop)  # runs before the store closes: confirmations stop first
-    writer = Writer(engine, store, _writer_limits(config, engine), random.Random())
+    writer = Writer(engine, store, _writer_limits(config), random.Random())
     undo.callback(writer.stop, _STOP_S)
     control = Control(engine, store)
     writer.start()
@@ -117,15 +117,13 @@ def _open_store(config: Config) -> Store:
     return open_store(name, StoreContext(state_path(config), settings))
 
 
-def _writer_limits(config: Config, engine: Engine) -> WriterLimits:
+def _writer_limits(config: Config) -> WriterLimits:
     writer = config.settings.writer
     return WriterLimits(
         rows_max=writer.rows_max,
         linger_ms=writer.linger_ms,
         retry_ms_min=writer.retry_ms_min,
         retry_ms_max=writer.retry_ms_max,
-        instance_id=engine.instance_id(),
-        journal_id=engine.journal_id(),
     )
 
 

@@ -35,7 +35,8 @@ def get(stubs: Wire, robot_id: str, sequence: int) -> label_pb2.StoredLabel:
 
 
 def test_a_label_is_read_back_at_once_and_then_from_the_store(stubs: Wire, robot_id: str) -> None:
-    reply = stubs.labels.Label(request(robot_id, 5, floats(FAR), sku="sku-1"))
+    asked = request(robot_id, 5, floats(FAR), sku="sku-1", captured_at_unix_us=9)
+    reply = stubs.labels.Label(asked)
     at_once = get(stubs, robot_id, 5)
     assert (at_once.label, at_once.sku) == (reply.label, "sku-1")
     assert at_once.durability >= types_pb2.DURABILITY_JOURNALED
@@ -43,10 +44,8 @@ def test_a_label_is_read_back_at_once_and_then_from_the_store(stubs: Wire, robot
     page = stubs.labels.ListLabels(label_pb2.ListLabelsRequest(robot_id=robot_id))
     stored = page.labels[0]
     assert (stored.label, stored.model, stored.sequence) == (reply.label, reply.model, 5)
-    assert (stored.journal_number, stored.instance_id) == (
-        at_once.journal_number,
-        at_once.instance_id,
-    )
+    at_once.durability = STORED
+    assert stored == at_once, "on its way to the store no field takes another's place"
 
 
 def test_an_unknown_label_is_not_found_and_says_that_another_pod_may_hold_it(stubs: Wire) -> None:

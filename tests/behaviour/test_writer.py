@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,53 +25,51 @@ from labeler.writer.aside import Aside
 from labeler.writer.backoff import Backoff
 from labeler.writer.plan import plan, settle
 
+Record = tuple[Any, ...]
+
 LIMITS = WriterLimits(
     rows_max=50,
     linger_ms=0,
     retry_ms_min=1,
     retry_ms_max=4,
-    instance_id="instance",
-    journal_id="journal",
 )
 
 
-def record(number: int, sequence: int | None = None, **changes: Any) -> dict[str, Any]:
-    """A journal record as the core hands it out."""
-    base: dict[str, Any] = {
-        "number": number,
-        "robot_id": "robot-1",
-        "sequence": number if sequence is None else sequence,
-        "model": "wall-following",
-        "version": "1",
-        "label": f"label-{number}",
-        "index": 0,
-        "confidence": 0.5,
-        "scores": [],
-        "source": 1,
-        "labeled_at_unix_us": number,
-        "captured_at_unix_us": 0,
-        "sku": "",
-    }
-    return {**base, **changes}
-
-
 def row(number: int, sequence: int) -> StoredRow:
-    return StoredRow.from_record(record(number, sequence), "instance", "journal")
+    return StoredRow(
+        robot_id="robot-1",
+        sequence=sequence,
+        label=f"label-{number}",
+        index=0,
+        confidence=0.5,
+        model="wall-following",
+        version="1",
+        source=1,
+        labeled_at_unix_us=number,
+        captured_at_unix_us=0,
+        sku="",
+        instance_id="instance",
+        journal_id="journal",
+        journal_number=number,
+    )
+
+
+def record(number: int, sequence: int | None = None) -> Record:
+    """A journal record as the core hands it out."""
+    return tuple(row(number, number if sequence is None else sequence))
 
 
 class Core:
     """The border: records are given once, in order; confirmations are collected."""
 
-    def __init__(self, records: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, records: Sequence[Record]) -> None:
         self._records = list(records)
         self._changed = threading.Condition()
         self.confirmed: dict[int, str] = {}
         self.stopped = False
         self.takes: list[int] = []
 
-    def take_records(
-        self, rows_max: int, bytes_max: int, timeout_ms: int
-    ) -> Sequence[Mapping[str, Any]]:
+    def take_records(self, rows_max: int, bytes_max: int, timeout_ms: int) -> Sequence[Record]:
         with self._changed:
             if self.stopped:
                 raise StoppedError("the engine is stopped")
@@ -87,7 +85,7 @@ class Core:
             self.confirmed.update(dict.fromkeys(numbers, outcome))
             self._changed.notify_all()
 
-    def add(self, late: dict[str, Any]) -> None:
+    def add(self, late: Record) -> None:
         with self._changed:
             self._records.append(late)
             self._changed.notify_all()

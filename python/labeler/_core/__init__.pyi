@@ -21,9 +21,12 @@ __all__ = [
     "version",
 ]
 
+# A journaled label on its way to a store, in the order of `labeler.stores.base.StoredRow`.
+_Row = tuple[str, int, str, int, float, str, str, int, int, int, str, str, str, int]
+
 @type_check_only
 class Record(TypedDict):
-    """One journaled label on its way to a store."""
+    """One journaled label, as the journal's tools show it."""
 
     number: int
     robot_id: str
@@ -119,8 +122,8 @@ class Engine:
         """Waits until the state is not `serving`, or the time is over; returns the state."""
     def exit_code(self) -> int:
         """What the process should exit with: 0, 74 after a failed disk, 70 after others."""
-    def take_records(self, rows_max: int, bytes_max: int, timeout_ms: int) -> list[Record]:
-        """The next journaled records, oldest first, each once; empty when the time is over."""
+    def take_records(self, rows_max: int, bytes_max: int, timeout_ms: int) -> list[_Row]:
+        """The next journaled labels, oldest first, each once; empty when the time is over."""
     def confirm(
         self, numbers: Sequence[int], outcome: Literal["stored", "superseded", "dead"]
     ) -> None:

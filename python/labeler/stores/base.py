@@ -13,13 +13,13 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from labeler.errors import InvalidRequestError, LabelerError
 
 __all__ = [
+    "STORED",
     "Outcome",
     "Page",
     "Query",
@@ -63,6 +63,10 @@ class Outcome:
     reason: str = ""
 
 
+STORED = Outcome(Status.STORED)
+"""The outcome of nearly every row: one object, so that a group of them is told by identity."""
+
+
 class StoredRow(NamedTuple):
     """A label as it is kept: `labeler.v1.StoredLabel` without its durability.
 
@@ -92,16 +96,6 @@ class StoredRow(NamedTuple):
     def key(self) -> tuple[str, int]:
         """What names the row in every store."""
         return self.robot_id, self.sequence
-
-    @staticmethod
-    def from_record(record: Mapping[str, Any], instance_id: str, journal_id: str) -> StoredRow:
-        """The row of a journal record (`labeler._core.Record`)."""
-        assert record["sequence"] > 0
-        assert record["number"] > 0
-        return StoredRow._make((*_OWN(record), instance_id, journal_id, record["number"]))
-
-
-_OWN = itemgetter(*StoredRow._fields[: StoredRow._fields.index("instance_id")])
 
 
 @dataclass(frozen=True)

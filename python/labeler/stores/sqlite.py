@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from labeler.errors import DiskError
 from labeler.stores.base import (
+    STORED,
     Outcome,
     Page,
     Query,
@@ -98,7 +99,6 @@ _REFUSED = (
     OverflowError,
     UnicodeEncodeError,
 )
-_STORED = Outcome(Status.STORED)
 _Result = TypeVar("_Result")
 
 
@@ -237,9 +237,10 @@ def _upsert_all(connection: sqlite3.Connection, rows: Sequence[StoredRow]) -> li
     """All rows at once; one by one where SQLite refuses one, or an earlier row of it stays."""
     connection.execute("SAVEPOINT rows")
     try:
-        if connection.executemany(_UPSERT, rows).rowcount == len(rows):
+        # Exact tuples: binding the fields of a named one costs a fifth of the whole write.
+        if connection.executemany(_UPSERT, map(tuple, rows)).rowcount == len(rows):
             connection.execute("RELEASE rows")
-            return [_STORED] * len(rows)
+            return [STORED] * len(rows)
     except _REFUSED:
         pass
     connection.execute("ROLLBACK TO rows")
@@ -252,7 +253,7 @@ def _upsert(connection: sqlite3.Connection, row: StoredRow) -> Outcome:
         written = connection.execute(_UPSERT, row).rowcount
     except _REFUSED as error:
         return Outcome(Status.REFUSED, str(error))
-    return _STORED if written else Outcome(Status.SUPERSEDED)
+    return STORED if written else Outcome(Status.SUPERSEDED)
 
 
 def _row(values: Sequence[object]) -> StoredRow:

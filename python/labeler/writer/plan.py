@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
-from labeler.stores.base import Outcome, Status, StoredRow
+from labeler.stores.base import STORED, Outcome, Status, StoredRow
 
 __all__ = ["Plan", "Settlement", "plan", "settle"]
+
+_KEY = itemgetter(*map(StoredRow._fields.index, ("robot_id", "sequence")))
+_NUMBER = itemgetter(StoredRow._fields.index("journal_number"))
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Settlement:
 def plan(rows: Iterable[StoredRow]) -> Plan:
     """One row a key: the one with the later number. All rows are of one journal."""
     rows = list(rows)
-    if len({row.key for row in rows}) == len(rows):
+    if len(set(map(_KEY, rows))) == len(rows):
         return Plan(rows, {})
     winners: dict[tuple[str, int], StoredRow] = {}
     losers: dict[tuple[str, int], list[StoredRow]] = {}
@@ -50,6 +54,8 @@ def settle(planned: Plan, outcomes: Sequence[Outcome]) -> Settlement:
     A refused row settles nothing: what it would have replaced stays with it.
     """
     assert len(outcomes) == len(planned.rows), "a store answers each row of a write"
+    if not planned.obsolete and outcomes.count(STORED) == len(outcomes):
+        return Settlement(list(map(_NUMBER, planned.rows)))
     settlement = Settlement()
     for row, outcome in zip(planned.rows, outcomes, strict=True):
         replaced = planned.obsolete.get(row.journal_number, ())

@@ -11,7 +11,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -37,8 +37,8 @@ class Records(Protocol):
 
     def take_records(
         self, rows_max: int, bytes_max: int, timeout_ms: int
-    ) -> Sequence[Mapping[str, Any]]:
-        """The next records, oldest first, each given once."""
+    ) -> Sequence[tuple[Any, ...]]:
+        """The next records, oldest first, each given once: the fields of `StoredRow`."""
 
     def confirm(
         self, numbers: Sequence[int], outcome: Literal["stored", "superseded", "dead"]
@@ -48,14 +48,12 @@ class Records(Protocol):
 
 @dataclass(frozen=True)
 class WriterLimits:
-    """Settings `writer.*`, and who writes: both ids go into each row."""
+    """Settings `writer.*`."""
 
     rows_max: int
     linger_ms: int
     retry_ms_min: int
     retry_ms_max: int
-    instance_id: str
-    journal_id: str
 
 
 @dataclass(frozen=True)
@@ -201,8 +199,7 @@ class Writer:
             return []
         records = self._records.take_records(rows_max, _TAKE_BYTES_MAX, timeout_ms)
         assert len(records) <= rows_max
-        ids = self._limits.instance_id, self._limits.journal_id
-        return [StoredRow.from_record(record, *ids) for record in records]
+        return list(map(StoredRow._make, records))
 
     def _confirm(self, settlement: Settlement) -> None:
         if settlement.stored:

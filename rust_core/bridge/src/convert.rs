@@ -1,30 +1,67 @@
-//! Domain values to Python's and back: plain dicts, with the keys of the stubs.
+//! Domain values to Python's and back: plain dicts and tuples, as the stubs say.
 
 use labeler_core::proto::{ModelState, ModelVersion, StoredLabel, journal::Record};
 use pyo3::{
     exceptions::PyValueError,
-    intern,
     prelude::*,
-    types::{PyDict, PyList},
+    types::{PyDict, PyList, PyString, PyTuple},
 };
 use serde_json::Value;
 
-/// A record with its number. The keys are made once a process: one dict is made for each label.
+/// Records as a store's rows: exact tuples in the order of `StoredRow`'s fields, `ids` being those
+/// of instance and journal. One object a label crosses here, for each label that is made.
+pub fn rows<'py>(
+    py: Python<'py>,
+    records: &[(u64, Record)],
+    ids: [&str; 2],
+) -> PyResult<Bound<'py, PyList>> {
+    let ids = ids.map(|id| PyString::new(py, id));
+    let rows = records.iter().map(|(number, record)| row(py, *number, record, &ids));
+    PyList::new(py, rows.collect::<PyResult<Vec<_>>>()?)
+}
+
+fn row<'py>(
+    py: Python<'py>,
+    number: u64,
+    record: &Record,
+    [instance_id, journal_id]: &[Bound<'py, PyString>; 2],
+) -> PyResult<Bound<'py, PyTuple>> {
+    let text = |text: &str| PyString::new(py, text).into_any();
+    let fields = [
+        text(&record.robot_id),
+        record.sequence.into_pyobject(py)?.into_any(),
+        text(&record.label),
+        record.index.into_pyobject(py)?.into_any(),
+        record.confidence.into_pyobject(py)?.into_any(),
+        text(&record.model),
+        text(&record.version),
+        record.source.into_pyobject(py)?.into_any(),
+        record.labeled_at_unix_us.into_pyobject(py)?.into_any(),
+        record.captured_at_unix_us.into_pyobject(py)?.into_any(),
+        text(&record.sku),
+        instance_id.clone().into_any(),
+        journal_id.clone().into_any(),
+        number.into_pyobject(py)?.into_any(),
+    ];
+    PyTuple::new(py, fields)
+}
+
+/// A record with its number, as the journal's tools show it.
 pub fn record<'py>(py: Python<'py>, number: u64, record: &Record) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    dict.set_item(intern!(py, "number"), number)?;
-    dict.set_item(intern!(py, "robot_id"), &record.robot_id)?;
-    dict.set_item(intern!(py, "sequence"), record.sequence)?;
-    dict.set_item(intern!(py, "model"), &record.model)?;
-    dict.set_item(intern!(py, "version"), &record.version)?;
-    dict.set_item(intern!(py, "label"), &record.label)?;
-    dict.set_item(intern!(py, "index"), record.index)?;
-    dict.set_item(intern!(py, "confidence"), record.confidence)?;
-    dict.set_item(intern!(py, "scores"), &record.scores)?;
-    dict.set_item(intern!(py, "source"), record.source)?;
-    dict.set_item(intern!(py, "labeled_at_unix_us"), record.labeled_at_unix_us)?;
-    dict.set_item(intern!(py, "captured_at_unix_us"), record.captured_at_unix_us)?;
-    dict.set_item(intern!(py, "sku"), &record.sku)?;
+    dict.set_item("number", number)?;
+    dict.set_item("robot_id", &record.robot_id)?;
+    dict.set_item("sequence", record.sequence)?;
+    dict.set_item("model", &record.model)?;
+    dict.set_item("version", &record.version)?;
+    dict.set_item("label", &record.label)?;
+    dict.set_item("index", record.index)?;
+    dict.set_item("confidence", record.confidence)?;
+    dict.set_item("scores", &record.scores)?;
+    dict.set_item("source", record.source)?;
+    dict.set_item("labeled_at_unix_us", record.labeled_at_unix_us)?;
+    dict.set_item("captured_at_unix_us", record.captured_at_unix_us)?;
+    dict.set_item("sku", &record.sku)?;
     Ok(dict)
 }
 

@@ -4,7 +4,11 @@
 use std::{process, sync::Arc, time::Duration};
 
 use labeler_core::{Error, config::CoreConfig, journal::Outcome, life::State, snapshot};
-use pyo3::{exceptions::PyValueError, prelude::*, types::PyDict};
+use pyo3::{
+    exceptions::PyValueError,
+    prelude::*,
+    types::{PyDict, PyList},
+};
 
 use crate::{control, convert, errors, logs, process as guard};
 
@@ -89,12 +93,13 @@ impl Engine {
         rows_max: usize,
         bytes_max: usize,
         timeout_ms: u64,
-    ) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    ) -> PyResult<Bound<'py, PyList>> {
         let take = |engine: &Arc<labeler_core::Engine>| {
             engine.take_records(rows_max, bytes_max, ms(timeout_ms))
         };
         let records = self.call(py, take)?;
-        records.iter().map(|(number, record)| convert::record(py, *number, record)).collect()
+        let shared = &self.inner.shared;
+        convert::rows(py, &records, [&shared.instance_id, &shared.journal_id])
     }
 
     fn confirm(&self, py: Python<'_>, numbers: Vec<u64>, outcome: &str) -> PyResult<()> {
@@ -149,12 +154,12 @@ impl Engine {
         py: Python<'py>,
         name: &str,
         version: &str,
-    ) -> PyResult<Bound<'py, pyo3::types::PyList>> {
+    ) -> PyResult<Bound<'py, PyList>> {
         let models = self.call(py, |engine| engine.serving.unload(name, version))?;
         convert::models(py, &models)
     }
 
-    fn list_models<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyList>> {
+    fn list_models<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let models = self.call(py, |engine| Ok(engine.serving.list()))?;
         convert::models(py, &models)
     }
