@@ -188,11 +188,16 @@ impl Row {
     }
 
     /// Puts the answer in; wakes callers for whom that is enough.
+    /// Whether an answer in memory is not enough for any of its callers.
+    pub fn is_awaited(&self) -> bool {
+        self.weakest.load(Ordering::Acquire) > Durability::Buffered as u8
+    }
+
     pub fn answered(&self, answer: Answer) {
         let first = self.answer.set(answer).is_ok();
         debug_assert!(first, "a row is answered once");
         self.advance(Progress::Buffered);
-        if self.weakest.load(Ordering::Acquire) <= Durability::Buffered as u8 {
+        if !self.is_awaited() {
             self.notify.notify_waiters();
         }
     }

@@ -15,13 +15,15 @@ use super::format::{
     PAGE_BYTES, Place, RECORD_FRAME_BYTES,
 };
 use super::segment::Tail;
-use super::state::{Entry, Shared};
+use super::state::{Entry, Shared, Sleep};
 use super::upkeep::Upkeep;
 use super::{Done, RECORD_BYTES_MAX, Reservation};
 use crate::error::{Error, Result};
 
 /// A group is no longer, so that one commit does not hold up the next.
 const GROUP_BYTES_MAX: u64 = 2 << 20;
+/// Records that nobody waits for, alone, wait for so many gaps: a sync costs more than they do.
+const UNAWAITED_GAPS: u32 = 5;
 /// Confirmations wait no longer for records to travel with.
 const CONFIRM_DELAY: Duration = Duration::from_millis(200);
 /// Under full load, a slice of upkeep is done at least after so many commits.
@@ -138,7 +140,10 @@ impl Committer {
     }
 
     fn due_at(&self) -> Duration {
-        let gap = Duration::from_micros(self.shared.config.commit_gap_us_min);
+        let mut gap = Duration::from_micros(self.shared.config.commit_gap_us_min);
+        if !is_awaited(&self.local) {
+            gap *= UNAWAITED_GAPS;
+        }
         self.last_commit_at.map_or(Duration::ZERO, |at| at + gap)
     }
 
@@ -165,18 +170,27 @@ impl Committer {
         let wait = until.map(|until| until.saturating_sub(self.shared.clock.now()));
         let mut queue = self.shared.queue.lock();
         // Within the gap, what is appended joins the next commit and wakes nobody.
-        let for_work = self.local.is_empty();
-        if std::mem::take(&mut queue.poked) || (for_work && !queue.entries.is_empty()) {
+        let sleep = match &self.local {
+            local if local.is_empty() => Sleep::UntilAppended,
+            local if is_awaited(local) => Sleep::Undisturbed,
+            _ => Sleep::UntilAwaited,
+        };
+        let disturbed = match sleep {
+            Sleep::UntilAppended => !queue.entries.is_empty(),
+            Sleep::UntilAwaited => is_awaited(&queue.entries),
+            Sleep::Undisturbed => false,
+        };
+        if std::mem::take(&mut queue.poked) || disturbed {
             return;
         }
-        queue.asleep = for_work;
+        queue.sleep = sleep;
         match wait {
             Some(wait) => {
                 self.shared.wake.wait_for(&mut queue, wait);
             }
             None => self.shared.wake.wait(&mut queue),
         }
-        queue.asleep = false;
+        queue.sleep = Sleep::Undisturbed;
         queue.poked = false;
     }
 
@@ -390,6 +404,10 @@ impl Committer {
         }
         self.lock = None;
     }
+}
+
+fn is_awaited(entries: &VecDeque<Entry>) -> bool {
+    entries.iter().any(|entry| entry.awaited)
 }
 
 impl Drop for Committer {

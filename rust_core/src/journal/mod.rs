@@ -185,7 +185,18 @@ impl Journal {
         reservations: Vec<Reservation>,
         done: Done,
     ) -> Result<u64> {
-        self.shared.append(bodies, reservations, done)
+        self.shared.append(bodies, reservations, done, true)
+    }
+
+    /// The same for records whose durability nobody waits for: alone they are committed after
+    /// `UNAWAITED_GAPS` gaps, together with others at once.
+    pub fn append_unawaited(
+        &self,
+        bodies: Vec<Vec<u8>>,
+        reservations: Vec<Reservation>,
+        done: Done,
+    ) -> Result<u64> {
+        self.shared.append(bodies, reservations, done, false)
     }
 
     /// The next durable, unconfirmed records by ascending number, each handed out once in a process

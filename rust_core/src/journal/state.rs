@@ -77,13 +77,25 @@ pub(super) struct Entry {
     pub(super) bodies: std::vec::IntoIter<Vec<u8>>,
     pub(super) reservations: Vec<Reservation>,
     pub(super) done: Done,
+    /// Somebody waits until they are durable.
+    pub(super) awaited: bool,
+}
+
+/// What the committer's sleep ends with, beside its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sleep {
+    /// Nothing: it is awake, or what is appended joins the next commit.
+    Undisturbed,
+    /// A record that somebody waits for.
+    UntilAwaited,
+    /// Any record.
+    UntilAppended,
 }
 
 pub(super) struct Queue {
     pub(super) entries: VecDeque<Entry>,
     pub(super) next_number: u64,
-    /// The committer sleeps until something is appended.
-    pub(super) asleep: bool,
+    pub(super) sleep: Sleep,
     /// The committer has to look at everything anew before it sleeps.
     pub(super) poked: bool,
     pub(super) closing: bool,
@@ -179,7 +191,7 @@ impl Shared {
         let queue = Queue {
             entries: VecDeque::new(),
             next_number: recovery.next_number,
-            asleep: false,
+            sleep: Sleep::Undisturbed,
             poked: false,
             closing: false,
             ended: None,
@@ -211,6 +223,7 @@ impl Shared {
         bodies: Vec<Vec<u8>>,
         mut reservations: Vec<Reservation>,
         done: Done,
+        awaited: bool,
     ) -> Result<u64> {
         let mut needed = 0;
         for body in &bodies {
@@ -231,8 +244,15 @@ impl Shared {
         let first = queue.next_number;
         queue.next_number += bodies.len() as u64;
         let bodies = bodies.into_iter();
-        queue.entries.push_back(Entry { first, next: first, bodies, reservations, done });
-        let wake = std::mem::take(&mut queue.asleep);
+        queue.entries.push_back(Entry { first, next: first, bodies, reservations, done, awaited });
+        let wake = match queue.sleep {
+            Sleep::Undisturbed => false,
+            Sleep::UntilAwaited => awaited,
+            Sleep::UntilAppended => true,
+        };
+        if wake {
+            queue.sleep = Sleep::Undisturbed;
+        }
         drop(queue);
         if wake {
             self.wake.notify_one();

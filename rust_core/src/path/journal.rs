@@ -50,7 +50,12 @@ impl Journaling {
         let rows: Arc<[Arc<Row>]> = rows.into();
         let (waiting, this) = (rows.clone(), self.clone());
         let done = Box::new(move |outcome: Result<u64, Error>| this.settle(&waiting, outcome));
-        if let Err(error) = self.journal.append(bodies, reservations, done) {
+        let appended = if rows.iter().any(|row| row.is_awaited()) {
+            self.journal.append(bodies, reservations, done)
+        } else {
+            self.journal.append_unawaited(bodies, reservations, done)
+        };
+        if let Err(error) = appended {
             self.settle(&rows, Err(error));
         }
     }

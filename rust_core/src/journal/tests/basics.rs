@@ -54,6 +54,51 @@ fn a_first_record_commits_at_once_and_later_ones_keep_the_gap() {
 }
 
 #[test]
+fn records_that_nobody_waits_for_wait_longer_but_not_beside_one_that_is_awaited() {
+    let files = FaultyFiles::new();
+    let mut hand = Hand::open(&files);
+    hand.settle().unwrap();
+    hand.append(&[b"a"]).unwrap();
+    assert_eq!(hand.committer.step().unwrap(), Next::Again);
+    let at = hand.clock.now();
+    hand.append_unawaited(b"b").unwrap();
+    while hand.committer.step().unwrap() == Next::Again {}
+    let alone = at + Duration::from_micros(5000);
+    assert_eq!(hand.committer.step().unwrap(), Next::Sleep(Some(alone)));
+    hand.append(&[b"c"]).unwrap();
+    let together = at + Duration::from_micros(1000);
+    assert_eq!(hand.committer.step().unwrap(), Next::Sleep(Some(together)));
+    let commits = hand.journal.stats().commits_total;
+    hand.settle().unwrap();
+    assert_eq!(hand.journal.stats().commits_total, commits + 1);
+    assert_eq!(hand.told.lock().unwrap().as_slice(), [Ok(1), Ok(2), Ok(3)]);
+}
+
+#[test]
+fn a_record_that_is_awaited_wakes_a_committer_that_waits_with_others() {
+    let gap = Duration::from_secs(3600);
+    let config = JournalConfig { commit_gap_us_min: gap.as_micros() as u64, ..config() };
+    let hand = Hand::open_with(config, Arc::new(FaultyFiles::new())).unwrap();
+    let Hand { journal, committer, clock, .. } = hand;
+    let committing = std::thread::spawn(move || committer.run());
+    let (told, news) = std::sync::mpsc::channel();
+    let done = || -> Done {
+        let told = told.clone();
+        Box::new(move |result| told.send(result).unwrap())
+    };
+    let soon = Duration::from_secs(20);
+    journal.append(vec![b"a".to_vec()], vec![], done()).unwrap();
+    assert_eq!(news.recv_timeout(soon), Ok(Ok(1)));
+    journal.append_unawaited(vec![b"b".to_vec()], vec![], done()).unwrap();
+    clock.advance(gap);
+    journal.append(vec![b"c".to_vec()], vec![], done()).unwrap();
+    assert_eq!(news.recv_timeout(soon), Ok(Ok(2)));
+    assert_eq!(news.recv_timeout(soon), Ok(Ok(3)));
+    journal.close(soon).unwrap();
+    committing.join().unwrap().unwrap();
+}
+
+#[test]
 fn each_record_is_handed_out_once_in_a_life_and_again_in_the_next() {
     let files = FaultyFiles::new();
     let mut hand = Hand::open(&files);

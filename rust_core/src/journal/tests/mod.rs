@@ -78,10 +78,18 @@ impl Hand {
 
     /// Appends a group without waiting for its commit.
     pub(super) fn append(&self, bodies: &[&[u8]]) -> Result<u64> {
-        let told = Arc::clone(&self.told);
         let bodies = bodies.iter().map(|body| body.to_vec()).collect();
-        let done = Box::new(move |result| told.lock().unwrap().push(result));
-        self.journal.append(bodies, Vec::new(), done)
+        self.journal.append(bodies, Vec::new(), self.done())
+    }
+
+    /// The same for records that nobody waits for.
+    pub(super) fn append_unawaited(&self, body: &[u8]) -> Result<u64> {
+        self.journal.append_unawaited(vec![body.to_vec()], Vec::new(), self.done())
+    }
+
+    fn done(&self) -> Done {
+        let told = Arc::clone(&self.told);
+        Box::new(move |result| told.lock().unwrap().push(result))
     }
 
     /// Steps until the committer would sleep for good or for longer than the commit gap.
