@@ -7,11 +7,15 @@
 use std::{sync::Arc, time::Duration};
 
 use hyper::server::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, sync::watch, time::Instant};
 use tonic::Status;
 
-use super::{Shared, router::Router};
+use super::{
+    Shared,
+    router::Router,
+    running::{Begun, Running},
+};
 
 /// Why a connection has to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,19 +64,22 @@ pub async fn serve(
         return;
     }
     let (ending, told) = watch::channel(None);
-    let service = router.for_connection(told);
-    let connection = builder(&shared).serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
+    let begun = Begun::default();
+    let service = router.for_connection(told, begun.clone());
+    let connection =
+        builder(&shared, begun.clone()).serve_connection(TokioIo::new(stream), service);
+    let mut running = Running::new(connection, begun);
     let why = tokio::select! {
-        _ = connection.as_mut() => return,
+        biased;
+        _ = &mut running => return,
         () = aged(&shared) => Ending::Age,
         () = drained(drain) => Ending::Drain,
     };
     shared.gauges.goaway_total.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let _ = ending.send(Some(why));
-    connection.as_mut().graceful_shutdown();
+    running.connection().graceful_shutdown();
     let grace = Duration::from_millis(shared.config.connection_age_grace_ms);
-    let _ = tokio::time::timeout(grace, connection).await;
+    let _ = tokio::time::timeout(grace, running).await;
 }
 
 /// Whether the stream begins as HTTP/2 does. The bytes are only looked at.
@@ -104,9 +111,9 @@ async fn close(mut stream: TcpStream) {
     let _ = stream.shutdown().await;
 }
 
-fn builder(shared: &Shared) -> http2::Builder<TokioExecutor> {
+fn builder(shared: &Shared, begun: Begun) -> http2::Builder<Begun> {
     let config = &shared.config;
-    let mut builder = http2::Builder::new(TokioExecutor::new());
+    let mut builder = http2::Builder::new(begun);
     builder
         .timer(TokioTimer::new())
         .initial_stream_window_size(config.stream_window_bytes)

@@ -11,6 +11,7 @@ pub mod labels;
 pub mod models;
 pub mod readback;
 pub mod router;
+pub mod running;
 pub mod server;
 pub mod status;
 pub mod stream;

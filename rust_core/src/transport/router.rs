@@ -34,7 +34,9 @@ use super::{
     connection::Ending,
     deadline::timeout_us,
     labels::{self, Call},
-    readback, stream,
+    readback,
+    running::{Begun, apart},
+    stream,
 };
 
 /// The calls of one server; `for_connection` makes that of one connection.
@@ -50,9 +52,9 @@ impl Router {
         Self { shared, others }
     }
 
-    /// The calls of a connection whose end `ending` announces.
-    pub fn for_connection(&self, ending: watch::Receiver<Option<Ending>>) -> Calls {
-        Calls { router: self.clone(), ending }
+    /// The calls of a connection that runs what is `begun`, and whose end `ending` announces.
+    pub fn for_connection(&self, ending: watch::Receiver<Option<Ending>>, begun: Begun) -> Calls {
+        Calls { router: self.clone(), ending, begun }
     }
 }
 
@@ -60,6 +62,7 @@ impl Router {
 pub struct Calls {
     router: Router,
     ending: watch::Receiver<Option<Ending>>,
+    begun: Begun,
 }
 
 type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -82,11 +85,11 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
             }
             "LabelBatch" => {
                 let call = unary(shared.clone(), Method::LabelBatch, request, labels::label_batch);
-                guarded(shared, call)
+                Box::pin(apart(guarded(shared, call)))
             }
             "LabelStream" => {
-                let ending = self.ending.clone();
-                guarded(shared.clone(), label_stream(shared, ending, request))
+                let (ending, begun) = (self.ending.clone(), self.begun.clone());
+                guarded(shared.clone(), label_stream(shared, ending, begun, request))
             }
             "GetLabel" => {
                 let call = unary(shared.clone(), Method::GetLabel, request, readback::get_label);
@@ -179,8 +182,9 @@ async fn label_stream(
     request: Request<Incoming>,
 ) -> Response<Body> {
     let mut grpc = grpc::<proto::LabelRequest, StreamReply>(&shared);
+    begun: Begun,
     let handler = service_fn(move |received| {
-        let answer = stream::label_stream(shared.clone(), ending.clone(), received);
+        let answer = stream::label_stream(shared.clone(), ending.clone(), &begun, received);
         std::future::ready(Ok::<_, Status>(answer))
     });
     grpc.streaming(handler, request).await

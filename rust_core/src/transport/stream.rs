@@ -13,6 +13,7 @@ use std::{
 };
 
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream::FuturesUnordered};
+use hyper::rt::Executor as _;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -24,6 +25,7 @@ use super::{
     codec::{Received, StreamReply},
     connection::Ending,
     labels::{Call, row},
+    running::Begun,
 };
 
 type Incoming = Streaming<Received<proto::LabelRequest>>;
@@ -57,12 +59,13 @@ pub fn label_stream(
     ending: watch::Receiver<Option<Ending>>,
     received: Request<Incoming>,
 ) -> Response<Replies> {
+    begun: &Begun,
     let (sender, replies) = mpsc::channel(shared.config.stream_in_flight_max);
     let (why, ended) = oneshot::channel();
     let incoming = received.into_inner();
     let replies = Arc::new(Mutex::new(replies));
     let unread = replies.clone();
-    tokio::spawn(async move {
+    begun.execute(async move {
         let _open = Counted::new(&shared.gauges.streams);
         let robot = Robot { shared: &shared, sender: &sender };
         let status = robot.serve(incoming, ending).await;
