@@ -6,7 +6,7 @@
 
 use std::{
     convert::Infallible,
-    future::Future,
+    future::{Future, poll_fn},
     panic::AssertUnwindSafe,
     pin::Pin,
     sync::{
@@ -162,13 +162,16 @@ where
     });
     let mut answer = std::pin::pin!(grpc.unary(Borrowed(service), request));
     let until = shared.clock.instant(arrived_us + timeout_us.unwrap_or(MESSAGE_US_MAX));
-    let answer = match tokio::time::timeout_at(until.into(), &mut answer).await {
-        Ok(answer) => answer,
-        Err(_) if reached.load(Ordering::Relaxed) => answer.await,
-        Err(_) => {
-            let error = Error::DeadlinePassed { stage: Stage::Decode, label_exists: false };
-            return shared.refuse(shared.accounts.receive(method), &error).into_http();
-        }
+    let mut late = std::pin::pin!(tokio::time::sleep_until(until.into()));
+    let answer = poll_fn(|context| match answer.as_mut().poll(context) {
+        Poll::Ready(answer) => Poll::Ready(Some(answer)),
+        // Not polled, a timer costs nothing: most messages come with their headers.
+        Poll::Pending if reached.load(Ordering::Relaxed) => Poll::Pending,
+        Poll::Pending => late.as_mut().poll(context).map(|()| None),
+    });
+    let Some(answer) = answer.await else {
+        let error = Error::DeadlinePassed { stage: Stage::Decode, label_exists: false };
+        return shared.refuse(shared.accounts.receive(method), &error).into_http();
     };
     if !reached.load(Ordering::Relaxed) {
         count_unread(&shared, method, &answer);
@@ -179,10 +182,10 @@ where
 async fn label_stream(
     shared: Arc<Shared>,
     ending: watch::Receiver<Option<Ending>>,
+    begun: Begun,
     request: Request<Incoming>,
 ) -> Response<Body> {
     let mut grpc = grpc::<proto::LabelRequest, StreamReply>(&shared);
-    begun: Begun,
     let handler = service_fn(move |received| {
         let answer = stream::label_stream(shared.clone(), ending.clone(), &begun, received);
         std::future::ready(Ok::<_, Status>(answer))
