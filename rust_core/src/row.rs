@@ -99,7 +99,8 @@ pub struct Row {
     weakest: AtomicU8,
     waiters: AtomicU32,
     answer: OnceLock<Answer>,
-    failure: OnceLock<Error>,
+    /// Boxed: few rows fail, and many are remembered.
+    failure: OnceLock<Box<Error>>,
     notify: Notify,
 }
 
@@ -149,7 +150,7 @@ impl Row {
 
     /// Why there is no answer, or why it will not be durable.
     pub fn failure(&self) -> Option<&Error> {
-        self.failure.get()
+        self.failure.get().map(|error| &**error)
     }
 
     /// Another caller waits for it, until `level`.
@@ -187,12 +188,12 @@ impl Row {
         }
     }
 
-    /// Puts the answer in; wakes callers for whom that is enough.
     /// Whether an answer in memory is not enough for any of its callers.
     pub fn is_awaited(&self) -> bool {
         self.weakest.load(Ordering::Acquire) > Durability::Buffered as u8
     }
 
+    /// Puts the answer in; wakes callers for whom that is enough.
     pub fn answered(&self, answer: Answer) {
         let first = self.answer.set(answer).is_ok();
         debug_assert!(first, "a row is answered once");
@@ -215,7 +216,7 @@ impl Row {
     /// An answered row whose record could not be made durable: callers that wait for more get
     /// `error`.
     pub fn undurable(&self, error: Error) {
-        let _ = self.failure.set(error);
+        let _ = self.failure.set(Box::new(error));
         self.notify.notify_waiters();
     }
 
@@ -228,7 +229,7 @@ impl Row {
         let done = self.swap(from, Progress::Failed);
         if done {
             // Whoever sees `Failed` before the reason is there is woken again by the notification.
-            let _ = self.failure.set(error);
+            let _ = self.failure.set(Box::new(error));
             self.notify.notify_waiters();
         }
         done

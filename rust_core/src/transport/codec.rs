@@ -14,7 +14,7 @@ use prost::{
 };
 use tonic::{
     Status,
-    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
+    codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
 };
 
 use crate::{
@@ -172,6 +172,14 @@ fn length_delimited(field: u32, bytes: &[u8], buf: &mut impl BufMut) {
     buf.put_slice(bytes);
 }
 
+/// Each call and each open stream begins with one buffer a direction: for a message, not for the
+/// 8 KiB that tonic takes by itself. Larger messages grow theirs.
+fn buffers() -> BufferSettings {
+    const BUFFER_BYTES: usize = 512;
+    const SEND_BYTES: usize = 32 << 10;
+    BufferSettings::new(BUFFER_BYTES, SEND_BYTES)
+}
+
 /// The codec of one method.
 pub struct TimedCodec<M, O> {
     clock: Clock,
@@ -208,6 +216,10 @@ impl<M, O: Outgoing> Encoder for TimedCodec<M, O> {
         item.write(dst, &self.clock);
         Ok(())
     }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        buffers()
+    }
 }
 
 impl<M: Message + Default, O> Decoder for TimedCodec<M, O> {
@@ -226,6 +238,10 @@ impl<M: Message + Default, O> Decoder for TimedCodec<M, O> {
         });
         let arrival = Arrival { arrived_us, decoded_us: self.clock.now_us() };
         Ok(Some(Received { message, arrival }))
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        buffers()
     }
 }
 

@@ -28,11 +28,13 @@ use super::{
     running::Begun,
 };
 
+/// Boxed, since a channel keeps places for many: a stream that waits should cost little.
+type Reply = Box<StreamReply>;
 type Incoming = Streaming<Received<proto::LabelRequest>>;
 
 /// The replies of a stream, then its status.
 pub struct Replies {
-    replies: Arc<Mutex<mpsc::Receiver<StreamReply>>>,
+    replies: Arc<Mutex<mpsc::Receiver<Reply>>>,
     ended: Option<oneshot::Receiver<Status>>,
 }
 
@@ -43,7 +45,7 @@ impl Stream for Replies {
         let polled = self.replies.lock().poll_recv(context);
         match polled {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Some(reply)) => Poll::Ready(Some(Ok(reply))),
+            Poll::Ready(Some(reply)) => Poll::Ready(Some(Ok(*reply))),
             Poll::Ready(None) => {
                 let Some(mut ended) = self.ended.take() else { return Poll::Ready(None) };
                 // The task says why it ended before it lets the channel go, so this never waits.
@@ -53,13 +55,13 @@ impl Stream for Replies {
     }
 }
 
-/// Starts the stream's task.
+/// Starts the stream's task, beside the call in its connection.
 pub fn label_stream(
     shared: Arc<Shared>,
     ending: watch::Receiver<Option<Ending>>,
+    begun: &Begun,
     received: Request<Incoming>,
 ) -> Response<Replies> {
-    begun: &Begun,
     let (sender, replies) = mpsc::channel(shared.config.stream_in_flight_max);
     let (why, ended) = oneshot::channel();
     let incoming = received.into_inner();
@@ -83,7 +85,7 @@ pub fn label_stream(
 
 struct Robot<'a> {
     shared: &'a Arc<Shared>,
-    sender: &'a mpsc::Sender<StreamReply>,
+    sender: &'a mpsc::Sender<Reply>,
 }
 
 impl Robot<'_> {
@@ -121,14 +123,14 @@ impl Robot<'_> {
         status
     }
 
-    async fn answer(&self, received: Received<proto::LabelRequest>) -> StreamReply {
+    async fn answer(&self, received: Received<proto::LabelRequest>) -> Reply {
         let Received { message, arrival } = received;
         let entry = self.shared.accounts.receive(Method::LabelStream);
         let message = match message {
             Ok(message) => message,
             Err(error) => {
                 let result = Err(self.shared.refuse_row(entry, error));
-                return StreamReply { sequence: 0, result };
+                return Box::new(StreamReply { sequence: 0, result });
             }
         };
         let sequence = message.sequence.unwrap_or(0);
@@ -141,10 +143,10 @@ impl Robot<'_> {
             tracing::error!(reason, "a stream's message panicked");
             Err(Error::Internal { part: "label path", reason })
         });
-        StreamReply { sequence, result }
+        Box::new(StreamReply { sequence, result })
     }
 
-    async fn send(&self, reply: StreamReply) -> Result<(), Option<Status>> {
+    async fn send(&self, reply: Reply) -> Result<(), Option<Status>> {
         let unread_max = Duration::from_millis(self.shared.config.stream_unread_ms_max);
         match self.sender.try_send(reply) {
             Ok(()) => Ok(()),
