@@ -225,7 +225,7 @@ class Writer(Section):
 
     store: str = _text("sqlite", "a store's name", "Where labels end.", least=1)
     rows_max: int = _whole(
-        250, 1, 2500, "Rows in one write. A bigger one holds the journal's disk for too long."
+        500, 1, 2500, "Rows in one write. A bigger one holds the journal's disk for too long."
     )
     linger_ms: int = _whole(100, 0, 10_000, "How long a write waits to become full.")
     retry_ms_min: int = _whole(50, 1, 600_000, "First bound of the wait after a failed write.")
