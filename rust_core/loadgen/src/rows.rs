@@ -136,7 +136,7 @@ impl Feed {
     /// may be empty). Errors: `Invalid` names what does not fit, and nothing was added.
     pub fn add(&self, values: &[u8], truths: &[u8], skus: &[u8]) -> Result<()> {
         let row_bytes = 4 * self.width;
-        if values.len() % row_bytes != 0 {
+        if !values.len().is_multiple_of(row_bytes) {
             let expected = format!("a multiple of {row_bytes}: {} float32 a row", self.width);
             return Err(Error::invalid("values", bytes(values), expected));
         }
@@ -260,19 +260,16 @@ mod tests {
     #[test]
     fn a_group_that_does_not_fit_is_refused_by_name() {
         let two = floats(&[1.0, 2.0]);
-        let cases: [(&[u8], &[u8], &[u8], &str); 5] = [
-            (&[0; 7], &[], &[], "values"),
-            (&two, &[], &[], "truths"),
-            (&two, &shorts(&[2]), &[], "truths[0]"),
-            (&two, &shorts(&[0]), &[0], "skus"),
-            (&two, &shorts(&[0]), &shorts(&[-2]), "skus[0]"),
-        ];
-        for (values, truths, skus, named) in cases {
-            match feed().add(values, truths, skus) {
-                Err(Error::Invalid { field, .. }) => assert_eq!(field, named),
-                other => panic!("{named}: {other:?}"),
-            }
-        }
+        let refused =
+            |values: &[u8], truths: &[u8], skus: &[u8]| match feed().add(values, truths, skus) {
+                Err(Error::Invalid { field, .. }) => field,
+                other => panic!("{other:?}"),
+            };
+        assert_eq!(refused(&[0; 7], &[], &[]), "values");
+        assert_eq!(refused(&two, &[], &[]), "truths");
+        assert_eq!(refused(&two, &shorts(&[2]), &[]), "truths[0]");
+        assert_eq!(refused(&two, &shorts(&[0]), &[0]), "skus");
+        assert_eq!(refused(&two, &shorts(&[0]), &shorts(&[-2])), "skus[0]");
     }
 
     #[test]

@@ -212,8 +212,10 @@ async fn sample(shared: Arc<Shared>, clock: Clock) {
     let pid = shared.plan.server_pid;
     sleep_until(clock.instant(shared.warm_ns())).await;
     shared.samples.lock().begin(pid, shared.threads.cpu_us());
-    while pid != 0 {
-        sleep(SAMPLE_EVERY).await;
-        shared.samples.lock().look(pid);
+    if pid != 0 {
+        loop {
+            sleep(SAMPLE_EVERY).await;
+            shared.samples.lock().look(pid);
+        }
     }
 }

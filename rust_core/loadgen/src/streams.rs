@@ -273,5 +273,6 @@ async fn watch_limits(shared: Arc<Shared>, mut closing: watch::Receiver<bool>) {
 
 fn due(shared: &Shared, now: Instant) -> Option<Limit> {
     let mut limits = shared.streams.limits.lock();
-    limits.pop_front_if(|limit| limit.deadline <= now)
+    let is_due = limits.front().is_some_and(|limit| limit.deadline <= now);
+    if is_due { limits.pop_front() } else { None }
 }
