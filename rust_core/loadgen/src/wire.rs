@@ -1,8 +1,8 @@
 //! gRPC on the wire, both ways: requests of each rpc in a reused buffer, replies out of frames.
 //!
-//! By hand over the `h2` crate, not by the generated clients: of the ways that were at hand this
-//! costs the least CPU for a call, and the sender shares its cores with the server that it
-//! measures. Source: gRPC over HTTP/2, "Length-Prefixed-Message" and "Status".
+//! By hand over the `h2` crate, not by the generated clients: those hide when a stream really
+//! opens, and put tasks and buffers between the sender and its connection. Source: gRPC over
+//! HTTP/2, "Length-Prefixed-Message" and "Status".
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, header};
