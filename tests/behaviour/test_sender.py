@@ -20,13 +20,14 @@ import pytest
 
 import labeler
 from labeler._core import loadgen
+from labeler.fleet import LABELS
 from tests.support.database import stored
 from tests.support.sending import ended, run, sender
 from tests.support.service import Service, StartService
 from tests.support.waiting import eventually
+from tests.support.wire import MODEL
 
 WIDTH = 24
-LABELS = ["Move-Forward", "Sharp-Right-Turn", "Slight-Left-Turn", "Slight-Right-Turn"]
 
 
 def fed(rows: int, rng: np.random.Generator) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -54,7 +55,7 @@ def test_every_label_of_the_plan_is_sent_and_answered(service: Service, rpc: str
     assert result["errors"] == {}
     assert result["sources"] == {"MODEL": 200}
     assert result["durabilities"] == {"JOURNALED": 200}
-    assert result["models"] == {"wall-following 1": 200}
+    assert result["models"] == {f"{MODEL} 1": 200}
     assert result["latency_us"]["count"] == result["server_us"]["count"] == 200
     assert result["latency_us"]["p50"] >= result["latency_uncorrected_us"]["p50"] > 0
     assert result["server"] is not None
