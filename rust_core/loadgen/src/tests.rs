@@ -225,7 +225,7 @@ async fn what_is_never_answered_times_out_and_the_run_ends_on_time() {
         let shared = run.shared.clone();
         let result = run.fire().await;
         assert_eq!((result.answered, result.errors[kind]), (150, 150), "{rpc}");
-        // The last call was due at 2,990 ms. The server gives it up 400 ms later, the sender 450 ms.
+        // The last call was due at 2,990 ms; the server gives it up 400 ms later, the sender 450.
         let end_ms = shared.clock().now_ns() / 1_000_000;
         assert!((3_390..=3_700).contains(&end_ms), "{rpc}: {end_ms}");
         accounted(&result);
