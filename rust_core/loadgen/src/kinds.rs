@@ -1,27 +1,8 @@
 //! Why a label was not answered, as the result counts it.
 
 use h2::Reason;
+use labeler_core::proto::CODES;
 
-/// Names of the gRPC codes, by their numbers.
-const CODES: [&str; 17] = [
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "UNAUTHENTICATED",
-    "DATA_LOSS",
-];
 const UNKNOWN: u32 = 2;
 
 /// A gRPC code, or what the sender itself saw.
@@ -89,5 +70,21 @@ impl From<&h2::Error> for Kind {
             Some(_) => Self::INTERNAL,
             None => Self::Transport,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_has_the_name_that_its_number_has_in_the_specification() {
+        let name = |code| Kind::name(Kind::code(code).at());
+        let cases = [(0, "OK"), (4, "DEADLINE_EXCEEDED"), (8, "RESOURCE_EXHAUSTED")];
+        let last = [(14, "UNAVAILABLE"), (15, "DATA_LOSS"), (16, "UNAUTHENTICATED")];
+        for (code, expected) in cases.into_iter().chain(last) {
+            assert_eq!(name(code), expected);
+        }
+        assert_eq!(name(17), "UNKNOWN");
     }
 }

@@ -31,6 +31,7 @@ use crate::{
     control::Control,
     error::Error,
     path::Path,
+    proto::CODES,
 };
 
 /// What every handler needs.
@@ -73,11 +74,9 @@ impl Shared {
     }
 }
 
-const CODES: usize = 17;
-
 /// Errors sent, by status code.
 #[derive(Default)]
-pub struct Errors([AtomicU64; CODES]);
+pub struct Errors([AtomicU64; CODES.len()]);
 
 impl Errors {
     /// One more.
@@ -87,32 +86,10 @@ impl Errors {
 
     /// The codes that occurred, by their name in the specification, with their counts.
     pub fn counts(&self) -> Vec<(String, u64)> {
-        let named = (0..CODES).map(|code| (name(code), self.0[code].load(Ordering::Relaxed)));
+        let counts = self.0.iter().map(|count| count.load(Ordering::Relaxed));
+        let named = CODES.iter().map(|name| (*name).to_owned()).zip(counts);
         named.filter(|(_, count)| *count > 0).collect()
     }
-}
-
-fn name(code: usize) -> String {
-    const NAMES: [&str; CODES] = [
-        "OK",
-        "CANCELLED",
-        "UNKNOWN",
-        "INVALID_ARGUMENT",
-        "DEADLINE_EXCEEDED",
-        "NOT_FOUND",
-        "ALREADY_EXISTS",
-        "PERMISSION_DENIED",
-        "RESOURCE_EXHAUSTED",
-        "FAILED_PRECONDITION",
-        "ABORTED",
-        "OUT_OF_RANGE",
-        "UNIMPLEMENTED",
-        "INTERNAL",
-        "UNAVAILABLE",
-        "DATA_LOSS",
-        "UNAUTHENTICATED",
-    ];
-    NAMES[code].to_owned()
 }
 
 /// Connections and streams, counted.
