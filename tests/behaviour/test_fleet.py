@@ -128,6 +128,23 @@ def test_a_fleet_that_nobody_answers_says_so_and_fails() -> None:
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+def test_each_robot_gets_a_connection_of_its_own_where_few_files_are_open_by_default(
+    service: Service,
+) -> None:
+    many = ("--robots", "200", "--connections", "200", "--for", "1s", "--json")
+    few_files = ["sh", "-c", 'ulimit -Sn 128; exec "$0" "$@"', str(LABELER), "fleet"]
+    done = subprocess.run(
+        [*few_files, *where(service), *many],
+        env=environment({}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["labels"] == 200
+
+
 def test_robots_that_burst_or_are_silent_send_as_their_links_say(service: Service) -> None:
     few = ("--robots", "10", "--rate", "10", "--for", "1s", "--json", "--seed", "3")
     faults = ("--fault", "burst:0.5", "--fault", "dead-sensor")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from labeler import open_files
 from labeler.cli.common import print_json
 from labeler.cli.load_view import LiveLines, show_report
 
@@ -71,6 +72,7 @@ def run_load(target: Target, load: Load, rows: Rows, wanted: Wanted, as_json: bo
     """Drives the load and prints: lines and tables, or one JSON object and nothing else."""
     from labeler.fleet.drive import drive
 
+    open_files.raise_limit()  # each connection is one
     report = drive(target, load, rows, wanted, None if as_json else LiveLines())
     if as_json:
         print_json(report.to_json())
