@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench.suite.metrics import STAGES
+from labeler.telemetry.reader import read_page
 
 __all__ = ["BINARIES", "Server", "ServerError", "Spec", "running"]
 
@@ -84,11 +84,7 @@ class Server:
             time.sleep(4 * _POLL_S)
 
     def _status(self) -> dict[str, Any]:
-        # A proxy of the environment knows no address of this machine.
-        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with direct.open(f"http://{self.admin_address}/status", timeout=10) as reply:
-            status: dict[str, Any] = json.load(reply)
-        return status
+        return read_page(self.admin_address, "/status")
 
     def _cpu_us(self) -> tuple[float, float]:
         whole = _stat(Path(f"/proc/{self.pid}/stat"))[1]

@@ -20,6 +20,7 @@ __all__ = [
     "JsonOption",
     "SetOption",
     "admin_address",
+    "columns_of",
     "grpc_address",
     "help_of",
     "model_roots",
@@ -102,6 +103,11 @@ def seconds_of(text: str, flag: str) -> float:
             if 0 < seconds <= _SECONDS_MAX:
                 return seconds
     raise InvalidRequestError(f"{flag} {text!r}, expected a time up to 168h, such as 5s or 2m")
+
+
+def columns_of(text: str) -> list[str]:
+    """Names of columns, separated by commas."""
+    return [column.strip() for column in text.split(",") if column.strip()]
 
 
 def model_roots() -> list[Path]:

@@ -12,6 +12,7 @@ import typer
 from labeler.cli.common import (
     AddressOption,
     JsonOption,
+    columns_of,
     grpc_address,
     help_of,
     model_roots,
@@ -159,8 +160,9 @@ def compare(
         path, colon, precision = reference.rpartition(":")
         sides.append(contender_of(_on_disk(path if colon else reference), precision * bool(colon)))
     if rows:
-        dropped = [column.strip() for column in drop.split(",") if column.strip()]
-        given, labels = read_rows(Path(rows), sides[0].version.width, label or None, dropped)
+        given, labels = read_rows(
+            Path(rows), sides[0].version.width, label or None, columns_of(drop)
+        )
     elif label or drop:
         raise TrainingError("--label and --drop are columns of --rows FILE, expected it too")
     else:

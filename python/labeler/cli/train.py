@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labeler.cli.common import JsonOption, help_of, print_json
+from labeler.cli.common import JsonOption, columns_of, help_of, print_json
 from labeler.cli.tables import amount, out, table
 from labeler.models.errors import TrainingError
 
@@ -122,8 +122,7 @@ def _columns(data: str, label: str, split: str, drop: str, missing: str) -> Colu
     if missing not in ("drop", "refuse"):
         raise TrainingError(f"--missing {missing!r}, expected drop or refuse")
     run, time = split_columns(split)
-    dropped = [column.strip() for column in drop.split(",") if column.strip()]
-    return Columns(label, dropped, run, time, missing == "refuse")
+    return Columns(label, columns_of(drop), run, time, missing == "refuse")
 
 
 def _own_task(

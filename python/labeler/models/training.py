@@ -80,12 +80,13 @@ def package_best(task: Task, out: Path, say: Callable[[str], None] = lambda _: N
     Errors: `TrainingError`; nothing is written then.
     """
     require_new(out, task.name, task.version)
-    evaluations = []
+    judged = []
     for family in task.families:
         say(f"{family.name}: {len(task.folds)} folds of {len(task.table.rows)} rows")
-        evaluations.append(evaluate(family, task.table, task.folds, task.seed))
-    evaluations = _best_first(task.table, evaluations)
-    gates = [gate(task.table, one) for one in evaluations]
+        evaluation = evaluate(family, task.table, task.folds, task.seed)
+        judged.append((evaluation, gate(task.table, evaluation)))
+    judged = _best_first(task.table, judged)
+    evaluations, gates = [one for one, _ in judged], [found for _, found in judged]
     _require_accuracy(task, evaluations[0], gates[0])
     say(f"{evaluations[0].family.name}: the model to package")
     models = _final_models(task, evaluations[0])
@@ -116,18 +117,20 @@ def _spec(task: Task) -> VersionSpec:
     )
 
 
-def _best_first(table: Table, evaluations: list[Evaluation]) -> list[Evaluation]:
+def _best_first(
+    table: Table, judged: list[tuple[Evaluation, Gate]]
+) -> list[tuple[Evaluation, Gate]]:
     """By what would be served: average precision of the rarer of two labels, else accuracy."""
 
-    def figure(one: Evaluation) -> float:
-        precision = "int8" if gate(table, one).passed else "fp32"
+    def figure(one: Evaluation, passed: bool) -> float:
+        precision = "int8" if passed else "fp32"
         found = figures(truth_of(table, one), one.pooled(precision), table.classes)
         of_rare = found.get("rare", {}).get("average_precision")
         return float(found["accuracy"] if of_rare is None else of_rare)
 
-    reached = [figure(one) for one in evaluations]
+    reached = [figure(one, found.passed) for one, found in judged]
     first = next(place for place, value in enumerate(reached) if value >= max(reached) - _AS_GOOD)
-    return [evaluations[first], *(e for place, e in enumerate(evaluations) if place != first)]
+    return [judged[first], *(one for place, one in enumerate(judged) if place != first)]
 
 
 def _require_accuracy(task: Task, evaluation: Evaluation, found: Gate) -> None:
