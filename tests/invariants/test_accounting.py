@@ -10,23 +10,10 @@ from itertools import pairwise
 import pytest
 
 import labeler
+from tests.support.accounting import balanced
 from tests.support.load import Fleet, readings, robots
-from tests.support.metrics import Metrics
 from tests.support.service import Service, StartService
 from tests.support.waiting import eventually
-
-
-def at_rest(service: Service) -> Metrics:
-    """A scrape with nothing in flight and nothing pending."""
-
-    def resting() -> Metrics | None:
-        scrape = service.metrics()
-        in_flight = sum(scrape.requests(method).parts["in_flight"] for method in scrape.methods())
-        return None if in_flight or scrape.records().parts["pending"] else scrape
-
-    found = eventually(resting, timeout_s=30)
-    assert found is not None
-    return found
 
 
 def every_way(service: Service, seed: int) -> None:
@@ -55,17 +42,14 @@ def every_way(service: Service, seed: int) -> None:
 def test_requests_balance_at_rest_for_each_method(start_service: StartService, seed: int) -> None:
     service = start_service()
     every_way(service, seed)
-    scrape = at_rest(service)
-    unbalanced = {m: b for m in scrape.methods() if (b := scrape.requests(m)).missing}
-    assert not unbalanced
+    scrape = balanced(service)
     assert {"Label", "LabelBatch", "LabelStream"} <= scrape.methods()
 
 
 def test_records_balance_at_rest(start_service: StartService, seed: int) -> None:
     service = start_service()
     every_way(service, seed)
-    balance = at_rest(service).records()
-    assert balance.missing == 0, balance
+    balance = balanced(service).records()
     assert balance.parts["stored"] == 102  # robot-a 1, robot-b 100, robot-d 1
 
 
@@ -75,11 +59,8 @@ def test_requests_balance_after_a_load_that_was_cut_off(
     service = start_service()
     with Fleet(service.address, robots(16), seed, timeout_ms=2) as fleet:
         eventually(lambda: sum(robot.sent for robot in fleet.robots) > 2000, timeout_s=30)
-    scrape = at_rest(service)
-    balance = scrape.requests("Label")
-    assert balance.missing == 0, balance
+    balance = balanced(service).requests("Label")
     assert balance.entered <= sum(robot.sent for robot in fleet.robots)
-    assert scrape.records().missing == 0, scrape.records()
 
 
 def test_records_balance_after_kill_9(start_service: StartService, seed: int) -> None:
@@ -87,8 +68,7 @@ def test_records_balance_after_kill_9(start_service: StartService, seed: int) ->
     with Fleet(first.address, robots(8), seed) as fleet:
         eventually(lambda: fleet.acknowledged() >= 400, timeout_s=30)
         first.kill()
-    balance = at_rest(start_service()).records()
-    assert balance.missing == 0, balance
+    balanced(start_service())
 
 
 def test_no_counter_falls_under_load(start_service: StartService, seed: int) -> None:

@@ -1,0 +1,97 @@
+"""Models made for a test: their scores are the payload itself, so an answer tells whose it is.
+
+A version's `offset` is added to every score, so an answer tells its version too. `cost` makes each
+run take longer, however many rows it has: about 3 ms for each 1,000 steps.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from labeler.models.inference import Rows
+from labeler.models.package import VersionSpec, write_version
+
+NAME = "identity"
+_SIDE = 16  # of the matrix that a step multiplies
+
+
+def write_identity(
+    root: Path,
+    width: int = 4,
+    version: str = "1",
+    offset: float = 0.0,
+    cost: int = 0,
+    name: str = NAME,
+) -> Path:
+    """A version in `root/NAME/VERSION`: labels `at-0` …, scores `payload + offset` bit for bit."""
+    labels = [f"at-{place}" for place in range(width)]
+    spec = VersionSpec(name, version, width, labels, "input", "scores", False, None, 1e-6, None)
+    golden: Rows = np.eye(width, dtype=np.float32)
+    return write_version(root, spec, {"fp32": _graph(width, offset, cost)}, golden, {})
+
+
+def settings(root: Path, name: str = NAME) -> dict[str, object]:
+    """What a service needs to serve it, and nothing else."""
+    return {
+        "models__repositories": [str(root)],
+        "models__load": [name],
+        "models__default": name,
+    }
+
+
+def _graph(width: int, offset: float, cost: int) -> bytes:
+    rows = helper.make_tensor_value_info("input", TensorProto.FLOAT, ["rows", width])
+    scores = helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["rows", width])
+    constants = [numpy_helper.from_array(np.array(offset, dtype=np.float32), "offset")]
+    nodes: list[NodeProto] = []
+    moved = "offset"
+    if cost:
+        nodes, constants = _waste(cost), constants + _waste_constants(cost)
+        moved = "moved"
+    nodes.append(helper.make_node("Add", ["input", moved], ["scores"]))
+    graph = helper.make_graph(nodes, NAME, [rows], [scores], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(model.SerializeToString())
+
+
+def _waste(cost: int) -> list[NodeProto]:
+    """A loop whose result is 0 whatever the input: as it depends on the batch, it is not folded."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["go_on"]),
+            helper.make_node("MatMul", ["matrix", "shrink"], ["next"]),
+        ],
+        "step",
+        [
+            helper.make_tensor_value_info("step", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("matrix", TensorProto.FLOAT, [_SIDE, _SIDE]),
+        ],
+        [
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, [_SIDE, _SIDE]),
+        ],
+    )
+    return [
+        helper.make_node("Shape", ["input"], ["shape"]),
+        helper.make_node("Cast", ["shape"], ["sides"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceMax", ["sides"], ["most"], keepdims=0),
+        helper.make_node("Mul", ["most", "zero"], ["nothing"]),
+        helper.make_node("Add", ["zeros", "nothing"], ["start"]),
+        helper.make_node("Loop", ["steps", "yes", "start"], ["end"], body=body),
+        helper.make_node("ReduceSum", ["end"], ["waste"], keepdims=0),
+        helper.make_node("Add", ["offset", "waste"], ["moved"]),
+    ]
+
+
+def _waste_constants(cost: int) -> list[TensorProto]:
+    arrays: dict[str, np.ndarray[Any, Any]] = {
+        "zero": np.array(0, dtype=np.float32),
+        "zeros": np.zeros((_SIDE, _SIDE), dtype=np.float32),
+        "shrink": np.eye(_SIDE, dtype=np.float32) / 2,
+        "steps": np.array(cost, dtype=np.int64),
+        "yes": np.array(True),
+    }
+    return [numpy_helper.from_array(array, name) for name, array in arrays.items()]
