@@ -126,9 +126,13 @@ impl Engine {
 
     /// Models first, the port last: nobody enters a half-built house.
     fn open(&self) -> Result<()> {
-        for model in &self.config.models.load {
+        let loaded = self.config.models.load.iter().map(|model| {
             let (name, version) = model.split_once('@').unwrap_or((model, ""));
-            self.serving.load(name, version, false).map_err(unloadable)?;
+            self.serving.load(name, version, false)
+        });
+        let refused: Vec<Error> = loaded.filter_map(Result::err).collect();
+        if let Some(error) = unloadable(refused) {
+            return Err(error);
         }
         let server = Server::start(self.shared.clone())?;
         self.server.get_or_init(Mutex::default).lock().replace(server);
@@ -266,14 +270,16 @@ fn restore_window(
     Ok(())
 }
 
-/// A model that is asked for and not there is a matter of configuration during the start.
-fn unloadable(error: Error) -> Error {
-    match error {
-        Error::ModelNotFound { .. } | Error::Invalid { .. } => {
-            Error::Config { setting: "models.load".to_owned(), reason: error.to_string() }
-        }
-        other => other,
+/// What a start says of the models that it could not load: all of them at once. One that is not
+/// there is a matter of configuration.
+fn unloadable(mut refused: Vec<Error>) -> Option<Error> {
+    let reasons: Vec<String> = refused.iter().map(ToString::to_string).collect();
+    let error = refused.pop()?;
+    let ours = matches!(error, Error::ModelNotFound { .. } | Error::Invalid { .. });
+    if refused.is_empty() && !ours {
+        return Some(error);
     }
+    Some(Error::Config { setting: "models.load".to_owned(), reason: reasons.join("; ") })
 }
 
 fn decoded(number: u64, body: &[u8]) -> Option<Numbered> {

@@ -1,10 +1,9 @@
-"""`LabelBatch` and `LabelStream` on the wire: each row and each message stands for itself."""
+"""`LabelBatch` and `LabelStream` on the wire: order, bits, and how long a stream stays."""
 
 import queue
 import random
 from collections.abc import Iterator
 
-import grpc
 import pytest
 
 from labeler.v1 import label_pb2
@@ -30,27 +29,11 @@ def batch(rows: list[label_pb2.LabelRequest]) -> label_pb2.LabelBatchRequest:
     return label_pb2.LabelBatchRequest(requests=rows)
 
 
-def test_one_bad_row_fails_alone_and_rows_keep_their_order(stubs: Wire, robot_id: str) -> None:
-    rows = [request(robot_id, n, floats(FAR)) for n in range(1, 33)]
-    rows[7].payload.floats[3] = float("nan")
-    results = stubs.labels.LabelBatch(batch(rows)).results
-    assert [n for n, result in enumerate(results) if result.HasField("error")] == [7]
-    assert results[7].error.field == "payload.floats"
-    answered = [r.response.sequence for r in results if r.HasField("response")]
-    assert answered == [n for n in range(1, 33) if n != 8]
-    assert all(r.response.timing.total_us > 0 for r in results if r.HasField("response"))
-
-
-def test_a_thousand_rows_are_answered_and_one_more_is_refused(stubs: Wire, robot_id: str) -> None:
+def test_a_thousand_rows_are_answered_in_their_order(stubs: Wire, robot_id: str) -> None:
     rows = [request(robot_id, n, floats(FAR)) for n in range(1, ROWS_MAX + 1)]
     results = stubs.labels.LabelBatch(batch(rows)).results
     assert [r.response.sequence for r in results] == list(range(1, ROWS_MAX + 1))
-    rows.append(request(robot_id, ROWS_MAX + 1, floats(FAR)))
-    for refused in ([], rows):
-        with pytest.raises(grpc.RpcError) as failure:
-            stubs.labels.LabelBatch(batch(refused))
-        assert failure.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-        assert "1 to 1000 rows" in str(failure.value.details())
+    assert all(r.response.timing.total_us > 0 for r in results)
 
 
 def test_a_rows_scores_are_the_same_alone_and_among_extremes(
@@ -70,20 +53,6 @@ def test_a_rows_scores_are_the_same_alone_and_among_extremes(
     results = stubs.labels.LabelBatch(batch(rows)).results
     among = [result.response.scores for result in results[::2]]
     assert [list(scores) for scores in among] == [list(scores) for scores in alone]
-
-
-def test_a_bad_message_is_answered_in_its_place_and_the_stream_goes_on(
-    stubs: Wire, robot_id: str
-) -> None:
-    messages = [
-        request(robot_id, 1, floats(FAR)),
-        request(robot_id, 2, floats(FAR[:5])),
-        request(robot_id, 3, floats(FAR)),
-    ]
-    replies = {reply.sequence: reply for reply in stubs.labels.LabelStream(iter(messages))}
-    assert {n for n, reply in replies.items() if reply.HasField("response")} == {1, 3}
-    assert replies[2].error.field == "payload.floats"
-    assert replies[1].response.timing.encode_us <= replies[1].response.timing.total_us
 
 
 def test_a_stream_answers_while_it_is_open_and_outlives_the_default_deadline(

@@ -1,4 +1,4 @@
-"""`Label` on the wire: payload forms, timing, idempotency, durability, refusals by name."""
+"""`Label` on the wire: payload forms, timing, idempotency, durability."""
 
 import threading
 from collections.abc import Iterator
@@ -10,7 +10,6 @@ from labeler.fleet import LABELS
 from labeler.v1 import label_pb2, types_pb2
 from tests.support.service import Service, StartService
 from tests.support.wire import (
-    MODEL,
     WIDTH,
     Wire,
     doubles,
@@ -23,7 +22,6 @@ from tests.support.wire import (
 )
 
 FAR = [2.5] * WIDTH
-FLOAT32 = types_pb2.DTYPE_FLOAT32
 # Exact in 32 bits, so that all four forms hold the same values.
 MIXED = [0.5 + index / 8 for index in range(WIDTH)]
 
@@ -47,23 +45,6 @@ def test_all_payload_forms_give_the_same_scores_bit_for_bit(stubs: Wire, robot_i
     ]
     assert {tuple(reply.scores) for reply in replies} == {tuple(replies[0].scores)}
     assert len(replies[0].scores) == len(LABELS)
-
-
-def test_every_stage_is_timed_and_the_stages_fit_into_the_total(stubs: Wire, robot_id: str) -> None:
-    timing = stubs.labels.Label(request(robot_id, 1, floats(FAR))).timing
-    stages = [
-        timing.decode_us,
-        timing.admit_us,
-        timing.cache_us,
-        timing.queue_us,
-        timing.infer_us,
-        timing.journal_us,
-        timing.encode_us,
-    ]
-    assert timing.journal_us > 0, "the default level waits for an fsync"
-    assert 0 < sum(stages) <= timing.total_us
-    # What is in no stage is rounding, one microsecond a stage at most.
-    assert timing.total_us - sum(stages) <= len(stages)
 
 
 def test_a_retry_gets_the_first_reply_again_even_in_another_width(
@@ -128,67 +109,6 @@ def test_a_deadline_of_a_microsecond_is_exceeded_and_not_cancelled(
         stubs.labels.Label(request(robot_id, 1, floats(FAR), timeout_us=1))
     assert late.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     assert not error_of(late.value).label_exists
-
-
-REFUSED = {
-    "no robot": (request("", 1, floats(FAR)), "robot_id"),
-    "long robot": (request("r" * 129, 1, floats(FAR)), "robot_id"),
-    "sequence 0": (request("r", 0, floats(FAR)), "sequence"),
-    "huge sequence": (request("r", 1 << 63, floats(FAR)), "sequence"),
-    "no sequence": (label_pb2.LabelRequest(robot_id="r", payload=floats(FAR)), "sequence"),
-    "no payload": (label_pb2.LabelRequest(robot_id="r", sequence=1), "payload"),
-    "empty payload": (request("r", 1, floats([])), "payload"),
-    "two payloads": (
-        request("r", 1, types_pb2.Payload(floats=FAR, doubles=FAR)),
-        "payload",
-    ),
-    "short": (request("r", 1, floats(FAR[1:])), "payload.floats"),
-    "long": (request("r", 1, doubles([*FAR, 1.0])), "payload.doubles"),
-    "not a number": (request("r", 1, floats([float("nan"), *FAR[1:]])), "payload.floats"),
-    "infinite": (request("r", 1, floats([*FAR[1:], float("-inf")])), "payload.floats"),
-    "beyond 32 bits": (request("r", 1, doubles([1e308, *FAR[1:]])), "payload.doubles"),
-    "odd bytes": (
-        request("r", 1, types_pb2.Payload(raw=types_pb2.RawValues(dtype=FLOAT32, data=b"12345"))),
-        "payload.raw.data",
-    ),
-    "24 doubles declared as floats": (
-        request(
-            "r",
-            1,
-            types_pb2.Payload(raw=types_pb2.RawValues(dtype=FLOAT32, data=raw64(FAR).raw.data)),
-        ),
-        "payload.raw.data",
-    ),
-    "no type": (
-        request("r", 1, types_pb2.Payload(raw=types_pb2.RawValues(data=b"1234"))),
-        "payload.raw.dtype",
-    ),
-    "long sku": (request("r", 1, floats(FAR), sku="s" * 65), "sku"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED.keys())
-def test_a_bad_request_is_refused_by_the_name_of_its_field(
-    stubs: Wire, case: tuple[label_pb2.LabelRequest, str]
-) -> None:
-    message, field = case
-    with pytest.raises(grpc.RpcError) as refused:
-        stubs.labels.Label(message)
-    error = error_of(refused.value)
-    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-    assert error.field == field
-    assert error.value
-    assert error.expected
-
-
-def test_an_unknown_model_or_version_is_not_found_and_says_what_is_loaded(
-    stubs: Wire, robot_id: str
-) -> None:
-    for n, fields in enumerate(({"model": "nope"}, {"model": MODEL, "version": "999"}), start=1):
-        with pytest.raises(grpc.RpcError) as refused:
-            stubs.labels.Label(request(robot_id, n, floats(FAR), **fields))
-        assert refused.value.code() == grpc.StatusCode.NOT_FOUND
-        assert MODEL in str(refused.value.details())
 
 
 def test_calls_cancelled_at_random_moments_leave_nothing_behind(

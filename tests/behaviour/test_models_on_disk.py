@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from labeler.errors import ModelInvalidError, ModelNotFoundError
 from labeler.models.folders import find_version, read_version
 from labeler.models.verify import verify_version
+from tests.support.made_models import sign_again
 from tests.support.repo import ROOT
 from tests.support.service import run_labeler
 from tests.support.training import stump
@@ -21,16 +21,6 @@ PACKAGED = ROOT / "python" / "labeler" / "models" / "packaged"
 def copied(tmp_path: Path) -> Path:
     """A copy of the packaged `kiva-floor/1`."""
     return Path(shutil.copytree(PACKAGED / "kiva-floor" / "1", tmp_path / "kiva-floor" / "1"))
-
-
-def _sign_again(folder: Path, name: str) -> None:
-    """Puts the size and hash that `name` has now into the manifest."""
-    content = (folder / name).read_bytes()
-    lines = (folder / "model.toml").read_text().splitlines()
-    at = lines.index(f'path = "{name}"')
-    lines[at + 1] = f'sha256 = "{sha256(content).hexdigest()}"'
-    lines[at + 2] = f"bytes = {len(content)}"
-    (folder / "model.toml").write_text("\n".join(lines) + "\n")
 
 
 @pytest.mark.parametrize("name", ["kiva-floor", "wall-following@1"])
@@ -73,7 +63,7 @@ def test_a_golden_score_that_this_cpu_does_not_give_is_found_by_precision(copied
     golden = json.loads((copied / "golden.json").read_text())
     golden["scores"]["int8"][3][0] += 0.001
     (copied / "golden.json").write_text(json.dumps(golden))
-    _sign_again(copied, "golden.json")
+    sign_again(copied, "golden.json")
 
     found = {one.precision: one.problem for one in verify_version(read_version(copied))}
 
@@ -85,7 +75,7 @@ def test_another_golden_label_is_found_by_row(copied: Path) -> None:
     golden = json.loads((copied / "golden.json").read_text())
     golden["scores"]["fp32"][7].reverse()
     (copied / "golden.json").write_text(json.dumps(golden))
-    _sign_again(copied, "golden.json")
+    sign_again(copied, "golden.json")
 
     problems = [one.problem for one in verify_version(read_version(copied)) if one.problem]
 
@@ -94,7 +84,7 @@ def test_another_golden_label_is_found_by_row(copied: Path) -> None:
 
 def test_a_file_that_is_no_model_is_refused_also_with_a_fitting_hash(copied: Path) -> None:
     (copied / "model.onnx").write_bytes(b"not a model")
-    _sign_again(copied, "model.onnx")
+    sign_again(copied, "model.onnx")
 
     [problem] = [one.problem for one in verify_version(read_version(copied)) if one.problem]
 

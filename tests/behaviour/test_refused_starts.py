@@ -86,29 +86,6 @@ def test_a_state_directory_that_is_a_file_is_named_with_exit_code_74(
     refused(start_service(tmp_path / "file", ready=False), 74, str(tmp_path / "file"))
 
 
-def test_all_wrong_settings_are_reported_at_once_with_exit_code_64(
-    start_service: StartService, tmp_path: Path
-) -> None:
-    file = tmp_path / "labeler.toml"
-    file.write_text("[path]\nbatch_rows_max = 0\n")
-    service = start_service(
-        ready=False,
-        args=("--config", str(file), "--set", "writer.rows_maxx=5"),
-        journal__disk_bytes_max="8 gig",
-    )
-    log = refused(service, 64, "configuration: 3 errors, nothing was started")
-    assert f"{file}:2" in log
-    assert "LABELER_JOURNAL__DISK_BYTES_MAX" in log
-    assert "did you mean `writer.rows_max`?" in log
-
-
-def test_wrong_settings_leave_no_state_directory_behind(
-    start_service: StartService, tmp_path: Path
-) -> None:
-    refused(start_service(ready=False, path__batch_rows_max=0), 64, "path.batch_rows_max")
-    assert not (tmp_path / "state").exists()
-
-
 def test_a_library_that_is_none_is_named(start_service: StartService, tmp_path: Path) -> None:
     (tmp_path / "libonnxruntime.so").write_text("not a library")
     path = str(tmp_path / "libonnxruntime.so")

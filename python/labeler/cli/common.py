@@ -32,8 +32,10 @@ __all__ = [
 _SECONDS_MAX = 168 * 3600
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+# `readable` would make a file without permission a wrong call (exit code 2), unlike a missing one.
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Settings in TOML.")
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Settings in TOML.", readable=False),
 ]
 SetOption = Annotated[
     list[str] | None,

@@ -52,8 +52,9 @@ def from_file(path: Path) -> Found:
         table = tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        return [], [Problem("--config", shown(str(path)), "flag", f"a readable file: {reason}")]
-    except tomllib.TOMLDecodeError as error:
+        return [], [Problem("--config", str(path), "flag", f"expected a readable file: {reason}")]
+    except (ValueError, RecursionError) as error:
+        # Beside its own error the parser lets through numbers and nestings that Python refuses.
         return [], [Problem(str(path), "", "file", f"TOML: {error}")]
     lines = _lines_by_name(text)
     given: list[Given] = []
@@ -83,6 +84,11 @@ def from_environment(environ: Mapping[str, str]) -> Found:
             given.append(Given(setting.name, _from_text(setting, text), key))
         elif not _SERVICE_LINK.fullmatch(f"{key}={text}"):
             problems.append(_unknown(key, "environment", names))
+    # A name in lower case is another variable, and whoever wrote it believes that it counts.
+    lower = [key for key in sorted(environ) if key not in names and key.upper() in names]
+    problems += [
+        Problem(key, "", "environment", f"unknown; did you mean `{key.upper()}`?") for key in lower
+    ]
     return given, problems
 
 
@@ -93,7 +99,7 @@ def from_flags(flags: Sequence[tuple[str, str]]) -> Found:
     for flag, text in flags:
         name, equals, value = text.partition("=")
         name = name.strip()
-        if not equals:
+        if not equals or not name:
             problems.append(Problem(flag, shown(text), "flag", "expected section.name=value"))
         elif name in all_settings():
             given.append(Given(name, _from_text(all_settings()[name], value), flag))
@@ -120,7 +126,7 @@ def _from_text(setting: Setting, text: str) -> Any:
         if text.startswith("["):
             try:
                 return json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return text
         return [item.strip() for item in text.split(",") if item.strip()]
     return text

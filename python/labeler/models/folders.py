@@ -97,7 +97,7 @@ def read_version(folder: Path) -> VersionFolder:
         manifest = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ModelInvalidError(f"{path} can't be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ModelInvalidError(f"{path}: {error}") from error
     if manifest.get("format") != _FORMAT:
         found = manifest.get("format", "missing")

@@ -56,7 +56,7 @@ def golden_of(version: VersionFolder) -> tuple[Rows, dict[str, Scores]]:
         scores = {
             name: np.array(values, dtype=np.float32) for name, values in content["scores"].items()
         }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelInvalidError(f"{path}: expected rows and scores: {error!r}") from error
     shapes = {(version.width, rows.ndim), *((len(version.labels), s.ndim) for s in scores.values())}
     found = {(array.shape[-1], array.ndim) for array in (rows, *scores.values())}

@@ -1,16 +1,19 @@
 """The admin port: metrics, status and liveness over HTTP, on threads of its own.
 
 `/healthz` says that the process lives and reads nothing; gRPC health tells whether it is ready.
+Connections are bounded: of those that say nothing the oldest makes room for a new one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
 import socket
 import socketserver
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -18,10 +21,12 @@ from labeler.errors import ConfigError, InUseError
 from labeler.telemetry.prometheus import Exposition
 from labeler.telemetry.status import StatusWindow
 
-__all__ = ["AdminServer"]
+__all__ = ["CONNECTIONS_MAX", "AdminServer"]
 
 _log = logging.getLogger(__name__)
 _REQUEST_S_MAX = 10
+CONNECTIONS_MAX = 32
+"""At once, each on a thread."""
 
 
 class AdminServer:
@@ -78,6 +83,52 @@ class _Server(ThreadingHTTPServer):
     exposition: Exposition
     window: StatusWindow
 
+    def __init__(self, *args: Any) -> None:
+        """Binds."""
+        self._lock = threading.Lock()
+        self._waiting: dict[socket.socket, None] = {}
+        self._busy: set[socket.socket] = set()
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Gives the connection a thread, within the bound."""
+        if self._admit(request):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def _admit(self, connection: socket.socket) -> bool:
+        """Takes it in; at the bound in the place of the one that has kept silent for longest."""
+        with self._lock:
+            if len(self._waiting) + len(self._busy) >= CONNECTIONS_MAX:
+                if not self._waiting:
+                    return False
+                silent = next(iter(self._waiting))
+                del self._waiting[silent]
+                with contextlib.suppress(OSError):
+                    silent.shutdown(socket.SHUT_RDWR)
+            self._waiting[connection] = None
+            return True
+
+    @contextlib.contextmanager
+    def busy(self, connection: socket.socket) -> Iterator[None]:
+        """While it is answered it makes room for nobody."""
+        with self._lock:
+            self._waiting.pop(connection, None)
+            self._busy.add(connection)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy.discard(connection)
+                self._waiting[connection] = None
+
+    def shutdown_request(self, request: Any) -> None:
+        """Ends a connection, and gives its place back."""
+        with self._lock:
+            self._waiting.pop(request, None)
+        super().shutdown_request(request)
+
     def server_bind(self) -> None:
         """Binds without asking DNS for this host's name: a resolver that is away delays a start."""
         socketserver.TCPServer.server_bind(self)
@@ -97,6 +148,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answers the four pages."""
+        with self.server.busy(self.connection):
+            self._answer()
+
+    def _answer(self) -> None:
         path = self.path.partition("?")[0]
         try:
             if path == "/healthz":
@@ -121,8 +176,18 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(code)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """A refusal as plain text; with a status line too where the request had no version."""
+        self.request_version = "HTTP/1.1"
+        self.close_connection = True
+        reason = message or self.responses.get(code, ("refused", ""))[0]
+        text = f"{code}: {reason[:200]}\n".encode(errors="backslashreplace")
+        self._reply(code, text, "text/plain; charset=utf-8")
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are no news."""

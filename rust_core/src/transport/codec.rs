@@ -7,10 +7,10 @@
 
 use std::marker::PhantomData;
 
-use bytes::{BufMut, BytesMut};
+use bytes::{Buf as _, BufMut, BytesMut};
 use prost::{
     Message,
-    encoding::{WireType, encode_key, encode_varint},
+    encoding::{DecodeContext, WireType, decode_key, encode_key, encode_varint, skip_field},
 };
 use tonic::{
     Status,
@@ -20,7 +20,8 @@ use tonic::{
 use crate::{
     account::Entry,
     clock::Clock,
-    error::{Error, Result},
+    error::Result,
+    limits::BATCH_REQUEST_ROWS_MAX,
     path::{Arrival, Reply, served::Version},
     proto,
     stages::{Stage, Timing},
@@ -83,9 +84,52 @@ impl Answered {
 }
 
 const RESPONSE_TIMING: u32 = 10;
+const BATCH_REQUESTS: u32 = 1;
 const BATCH_RESULTS: u32 = 1;
 const RESULT_RESPONSE: u32 = 1;
 const STREAM_RESPONSE: u32 = 2;
+
+/// What a method receives.
+pub trait Incoming: Message + Default + 'static {
+    /// Refuses, by its bytes, a message that would be far larger in memory than on the wire.
+    fn check(_bytes: &[u8]) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Incoming for proto::LabelRequest {}
+impl Incoming for proto::GetLabelRequest {}
+impl Incoming for proto::ListLabelsRequest {}
+impl Incoming for proto::LoadModelRequest {}
+impl Incoming for proto::UnloadModelRequest {}
+impl Incoming for proto::ListModelsRequest {}
+
+impl Incoming for proto::LabelBatchRequest {
+    /// A row is two bytes on the wire at least, and hundreds once decoded.
+    fn check(bytes: &[u8]) -> Result<()> {
+        const MOST: usize = BATCH_REQUEST_ROWS_MAX;
+        let got = match repeated(bytes, BATCH_REQUESTS, MOST) {
+            0 => "0 rows".to_owned(),
+            1..=MOST => return Ok(()),
+            _ => format!("over {MOST} rows"),
+        };
+        Err(wire::invalid("requests", got, format!("1 to {MOST} rows")))
+    }
+}
+
+/// How often a message holds the field of this number; one above `most` is as far as it counts.
+/// Bytes that are no protobuf end the count: decoding will say so.
+fn repeated(mut bytes: &[u8], field: u32, most: usize) -> usize {
+    let mut found = 0;
+    while !bytes.is_empty() && found <= most {
+        let Ok((number, kind)) = decode_key(&mut bytes) else { break };
+        found += usize::from(number == field);
+        if skip_field(kind, number, &mut bytes, DecodeContext::default()).is_err() {
+            break;
+        }
+    }
+    found
+}
 
 /// What a method sends.
 pub trait Outgoing: Send + 'static {
@@ -180,31 +224,42 @@ fn buffers() -> BufferSettings {
     BufferSettings::new(BUFFER_BYTES, SEND_BYTES)
 }
 
-/// The codec of one method.
+/// The codec of one call.
 pub struct TimedCodec<M, O> {
     clock: Clock,
+    /// Messages that may still come.
+    left: usize,
     types: PhantomData<fn(M) -> O>,
 }
 
 impl<M, O> TimedCodec<M, O> {
-    /// With the engine's clock.
-    pub fn new(clock: Clock) -> Self {
-        Self { clock, types: PhantomData }
+    /// Of a call with one message.
+    pub fn unary(clock: Clock) -> Self {
+        Self { clock, left: 1, types: PhantomData }
+    }
+
+    /// Of a stream.
+    pub fn stream(clock: Clock) -> Self {
+        Self { clock, left: usize::MAX, types: PhantomData }
+    }
+
+    fn again(&self) -> Self {
+        Self { clock: self.clock, left: self.left, types: PhantomData }
     }
 }
 
-impl<M: Message + Default + 'static, O: Outgoing> Codec for TimedCodec<M, O> {
+impl<M: Incoming, O: Outgoing> Codec for TimedCodec<M, O> {
     type Encode = O;
     type Decode = Received<M>;
     type Encoder = Self;
     type Decoder = Self;
 
     fn encoder(&mut self) -> Self {
-        Self::new(self.clock)
+        self.again()
     }
 
     fn decoder(&mut self) -> Self {
-        Self::new(self.clock)
+        self.again()
     }
 }
 
@@ -222,7 +277,7 @@ impl<M, O: Outgoing> Encoder for TimedCodec<M, O> {
     }
 }
 
-impl<M: Message + Default, O> Decoder for TimedCodec<M, O> {
+impl<M: Incoming, O> Decoder for TimedCodec<M, O> {
     type Item = Received<M>;
     type Error = Status;
 
@@ -231,11 +286,17 @@ impl<M: Message + Default, O> Decoder for TimedCodec<M, O> {
         src: &mut DecodeBuf<'_>,
     ) -> std::result::Result<Option<Self::Item>, Status> {
         let arrived_us = self.clock.now_us();
-        let message = M::decode(&mut *src).map_err(|error| {
-            // What is left of a bad message is skipped, so that the next one starts at its start.
-            bytes::Buf::advance(src, bytes::Buf::remaining(src));
-            Error::Invalid { field: "message", got: error.to_string(), expected: "protobuf".into() }
+        if self.left == 0 {
+            let second = wire::invalid("message", "followed by another", "one gRPC message");
+            return Err(status::to_status(&second));
+        }
+        self.left -= 1;
+        // A message lies in one piece, so that its first chunk is all of it.
+        let message = M::check(src.chunk()).and_then(|()| {
+            M::decode(&mut *src).map_err(|error| wire::invalid("message", error, "protobuf"))
         });
+        // What is left of a bad message is skipped, so that the next one starts at its start.
+        src.advance(src.remaining());
         let arrival = Arrival { arrived_us, decoded_us: self.clock.now_us() };
         Ok(Some(Received { message, arrival }))
     }
@@ -261,9 +322,30 @@ mod tests {
         assert_eq!(key(result.encode_to_vec()), RESULT_RESPONSE);
         let batch = proto::LabelBatchResponse { results: vec![result] };
         assert_eq!(key(batch.encode_to_vec()), BATCH_RESULTS);
+        let batch = proto::LabelBatchRequest { requests: vec![Default::default()] };
+        assert_eq!(key(batch.encode_to_vec()), BATCH_REQUESTS);
         let reply = proto::label_stream_response::Result::Response(Default::default());
         let reply = proto::LabelStreamResponse { sequence: 0, result: Some(reply) };
         assert_eq!(key(reply.encode_to_vec()), STREAM_RESPONSE);
+    }
+
+    #[test]
+    fn rows_are_counted_before_they_are_decoded_and_no_further_than_needed() {
+        let row = proto::LabelRequest { robot_id: "\x0a\x00".into(), ..Default::default() };
+        let bytes = |rows| {
+            let requests = vec![row.clone(); rows];
+            proto::LabelBatchRequest { requests }.encode_to_vec()
+        };
+        for rows in [0, 1, 7, 8, 9] {
+            assert_eq!(repeated(&bytes(rows), BATCH_REQUESTS, 7), rows.min(8), "{rows}");
+        }
+        let cut = bytes(3);
+        assert_eq!(repeated(&cut[..cut.len() - 1], BATCH_REQUESTS, 7), 3);
+        assert_eq!(repeated(b"\xff\xff", BATCH_REQUESTS, 7), 0);
+        let most = proto::LabelBatchRequest::check(&bytes(BATCH_REQUEST_ROWS_MAX));
+        assert_eq!(most, Ok(()));
+        assert!(proto::LabelBatchRequest::check(&bytes(BATCH_REQUEST_ROWS_MAX + 1)).is_err());
+        assert!(proto::LabelBatchRequest::check(&bytes(0)).is_err());
     }
 
     #[test]

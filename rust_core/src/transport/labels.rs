@@ -11,15 +11,15 @@ use crate::{
     account::{Entry, Method},
     error::{Error, Result},
     label::Priority,
-    limits::BATCH_REQUEST_ROWS_MAX,
     path::Arrival,
     proto,
+    stages::Stage,
 };
 
 use super::{
     Shared,
     codec::{Answered, Received, Rows},
-    wire::{self, invalid},
+    wire,
 };
 
 /// What the headers said of a call.
@@ -61,8 +61,15 @@ pub async fn label_batch(
 ) -> std::result::Result<Response<Rows>, Status> {
     let Received { message, arrival } = received.into_inner();
     let arrival = Arrival { arrived_us: call.arrived_us, ..arrival };
-    let rows = match message.and_then(checked_rows) {
-        Ok(rows) => rows,
+    let in_time = |message| match call.timeout_us {
+        // One answer says it for all rows, as for any call that is late as a whole.
+        Some(us) if call.arrived_us + us <= shared.clock.now_us() => {
+            Err(Error::DeadlinePassed { stage: Stage::Admit, label_exists: false })
+        }
+        _ => Ok(message),
+    };
+    let rows = match message.and_then(in_time) {
+        Ok(message) => message.requests,
         Err(error) => {
             let entry = shared.accounts.receive(Method::LabelBatch);
             return Err(shared.refuse(entry, &error));
@@ -105,13 +112,4 @@ async fn one(
         (own, call) => own.or(call),
     };
     Ok((shared.path.label(request, arrival).await?, want_scores))
-}
-
-fn checked_rows(message: proto::LabelBatchRequest) -> Result<Vec<proto::LabelRequest>> {
-    let rows = message.requests.len();
-    if rows == 0 || rows > BATCH_REQUEST_ROWS_MAX {
-        let expected = format!("1 to {BATCH_REQUEST_ROWS_MAX} rows");
-        return Err::<_, Error>(invalid("requests", format!("{rows} rows"), expected));
-    }
-    Ok(message.requests)
 }

@@ -5,93 +5,90 @@ use std::{sync::Arc, time::Duration};
 use tonic::{Request, Response, Status};
 
 use crate::{
-    account::Method,
+    account::{Entry, Method},
     control::{Answered, Ask},
-    error::{Error, Result},
-    proto::{self, model_service_server::ModelService},
+    error::Result,
+    limits::MODEL_NAME_BYTES_MAX,
+    proto,
 };
 
-use super::{Shared, deadline, labels::Call, readback};
+use super::{
+    Shared,
+    codec::{Plain, Received},
+    labels::Call,
+    readback, wire,
+};
 
 /// Loading takes longer than a read: deadline of an operation that names none.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The service.
-pub struct Models {
+type Answer<M> = std::result::Result<Response<Plain<M>>, Status>;
+
+/// Loads a version from the repository.
+pub async fn load_model(
     shared: Arc<Shared>,
+    call: Call,
+    received: Request<Received<proto::LoadModelRequest>>,
+) -> Answer<proto::LoadModelResponse> {
+    let ask = |m: proto::LoadModelRequest| named(&m.name, &m.version).map(|()| Ask::LoadModel(m));
+    let (mut models, entry) = asked(&shared, call, received, ask).await?;
+    Ok(Response::new(Plain(proto::LoadModelResponse { model: models.pop() }, entry)))
 }
 
-impl Models {
-    /// Over the same queue as the read-back.
-    pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
-    }
+/// Stops serving a version.
+pub async fn unload_model(
+    shared: Arc<Shared>,
+    call: Call,
+    received: Request<Received<proto::UnloadModelRequest>>,
+) -> Answer<proto::UnloadModelResponse> {
+    let ask =
+        |m: proto::UnloadModelRequest| named(&m.name, &m.version).map(|()| Ask::UnloadModel(m));
+    let (unloaded, entry) = asked(&shared, call, received, ask).await?;
+    Ok(Response::new(Plain(proto::UnloadModelResponse { unloaded }, entry)))
+}
 
-    async fn ask<M>(
-        &self,
-        request: Request<M>,
-        ask: impl FnOnce(M) -> Result<Ask>,
-    ) -> std::result::Result<Vec<proto::ModelVersion>, Status> {
-        let entry = self.shared.accounts.receive(Method::Models);
-        match self.models(request, ask).await {
-            Ok(models) => {
-                entry.answered();
-                Ok(models)
-            }
-            Err(error) => Err(self.shared.refuse(entry, &error)),
-        }
-    }
+/// Lists loaded and available versions.
+pub async fn list_models(
+    shared: Arc<Shared>,
+    call: Call,
+    received: Request<Received<proto::ListModelsRequest>>,
+) -> Answer<proto::ListModelsResponse> {
+    let (models, entry) = asked(&shared, call, received, |_| Ok(Ask::ListModels)).await?;
+    Ok(Response::new(Plain(proto::ListModelsResponse { models }, entry)))
+}
 
-    async fn models<M>(
-        &self,
-        request: Request<M>,
-        ask: impl FnOnce(M) -> Result<Ask>,
-    ) -> Result<Vec<proto::ModelVersion>> {
-        let arrived_us = self.shared.clock.now_us();
-        let headers = request.metadata().clone().into_headers();
-        let default_us = OPERATION_TIMEOUT.as_micros() as u64;
-        let timeout_us = deadline::timeout_us(&headers)?.unwrap_or(default_us);
-        let ask = ask(request.into_inner())?;
-        let call = Call { arrived_us, timeout_us: Some(timeout_us) };
-        match readback::ask(&self.shared, ask, call).await? {
-            Answered::Models(models) => Ok(models),
-            other => Err(readback::unexpected(&other)),
-        }
+/// The versions that the control side answers with; the entry is closed as they are encoded.
+async fn asked<M>(
+    shared: &Shared,
+    call: Call,
+    received: Request<Received<M>>,
+    ask: impl FnOnce(M) -> Result<Ask>,
+) -> std::result::Result<(Vec<proto::ModelVersion>, Entry), Status> {
+    let entry = shared.accounts.receive(Method::Models);
+    match models(shared, call, received.into_inner().message, ask).await {
+        Ok(models) => Ok((models, entry)),
+        Err(error) => Err(shared.refuse(entry, &error)),
     }
 }
 
-fn named(name: &str) -> Result<()> {
+async fn models<M>(
+    shared: &Shared,
+    call: Call,
+    message: Result<M>,
+    ask: impl FnOnce(M) -> Result<Ask>,
+) -> Result<Vec<proto::ModelVersion>> {
+    let default_us = OPERATION_TIMEOUT.as_micros() as u64;
+    let timeout_us = Some(call.timeout_us.unwrap_or(default_us));
+    match readback::ask(shared, ask(message?)?, Call { timeout_us, ..call }).await? {
+        Answered::Models(models) => Ok(models),
+        other => Err(readback::unexpected(&other)),
+    }
+}
+
+fn named(name: &str, version: &str) -> Result<()> {
     if name.is_empty() {
-        return Err(super::wire::invalid("name", "empty", "a model's name"));
+        return Err(wire::invalid("name", "empty", "a model's name"));
     }
-    Ok(())
-}
-
-#[tonic::async_trait]
-impl ModelService for Models {
-    async fn load_model(
-        &self,
-        request: Request<proto::LoadModelRequest>,
-    ) -> std::result::Result<Response<proto::LoadModelResponse>, Status> {
-        let ask = |m: proto::LoadModelRequest| named(&m.name).map(|()| Ask::LoadModel(m));
-        let mut models = self.ask(request, ask).await?;
-        Ok(Response::new(proto::LoadModelResponse { model: models.pop() }))
-    }
-
-    async fn unload_model(
-        &self,
-        request: Request<proto::UnloadModelRequest>,
-    ) -> std::result::Result<Response<proto::UnloadModelResponse>, Status> {
-        let ask = |m: proto::UnloadModelRequest| named(&m.name).map(|()| Ask::UnloadModel(m));
-        let unloaded = self.ask(request, ask).await?;
-        Ok(Response::new(proto::UnloadModelResponse { unloaded }))
-    }
-
-    async fn list_models(
-        &self,
-        request: Request<proto::ListModelsRequest>,
-    ) -> std::result::Result<Response<proto::ListModelsResponse>, Status> {
-        let models = self.ask(request, |_| Ok::<_, Error>(Ask::ListModels)).await?;
-        Ok(Response::new(proto::ListModelsResponse { models }))
-    }
+    wire::bounded("name", name, MODEL_NAME_BYTES_MAX)?;
+    wire::bounded("version", version, MODEL_NAME_BYTES_MAX)
 }

@@ -81,6 +81,10 @@ async fn list(
     if message.page_size > PAGE_ROWS_MAX {
         return Err(invalid("page_size", message.page_size, format!("0 to {PAGE_ROWS_MAX}")));
     }
+    let (from, to) = (message.from_unix_us, message.to_unix_us);
+    if from != 0 && to != 0 && to <= from {
+        return Err(invalid("to_unix_us", to, format!("above from_unix_us ({from}), or 0")));
+    }
     if message.page_size == 0 {
         message.page_size = PAGE_ROWS_DEFAULT;
     }

@@ -1,12 +1,12 @@
-//! Routes a call to its method: the label service by hand, with our codec and clock, the rest
-//! through tonic's `Routes` (models, health, reflection).
+//! Routes a call to its method: our services by hand, with our codec and clock, the rest through
+//! tonic's `Routes` (health, reflection). What is no gRPC is refused before that.
 //!
 //! The deadline is read here, before the body; a panic in a handler fails its call and nothing
 //! else.
 
 use std::{
     convert::Infallible,
-    future::{Future, poll_fn},
+    future::{Future, poll_fn, ready},
     panic::AssertUnwindSafe,
     pin::Pin,
     sync::{
@@ -18,9 +18,9 @@ use std::{
 
 use futures_util::FutureExt as _;
 use http::{Request, Response};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use tokio::sync::watch;
-use tonic::{Status, body::Body, server::Grpc, service::Routes};
+use tonic::{Code, Status, body::Body, server::Grpc, service::Routes};
 use tower::{Service, service_fn};
 
 use crate::{
@@ -30,13 +30,13 @@ use crate::{
 
 use super::{
     Shared,
-    codec::{Received, StreamReply, TimedCodec},
+    codec::{self, Outgoing, Received, StreamReply, TimedCodec},
     connection::Ending,
     deadline::timeout_us,
     labels::{self, Call},
-    readback,
+    models, readback,
     running::{Begun, apart},
-    stream,
+    status, stream,
 };
 
 /// The calls of one server; `for_connection` makes that of one connection.
@@ -73,41 +73,62 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
     type Future = Answer;
 
     fn call(&self, request: Request<Incoming>) -> Answer {
+        if let Some(refused) = status::not_grpc(&request) {
+            return Box::pin(ready(Ok(refused)));
+        }
         let shared = self.router.shared.clone();
-        let Some(method) = request.uri().path().strip_prefix("/labeler.v1.LabelService/") else {
-            let mut others = self.router.others.clone();
-            return Box::pin(async move { others.call(request).await });
-        };
-        match method {
-            "Label" => {
+        match request.uri().path() {
+            "/labeler.v1.LabelService/Label" => {
                 let call = unary(shared.clone(), Method::Label, request, labels::label);
                 guarded(shared, call)
             }
-            "LabelBatch" => {
+            "/labeler.v1.LabelService/LabelBatch" => {
                 let call = unary(shared.clone(), Method::LabelBatch, request, labels::label_batch);
                 Box::pin(apart(guarded(shared, call)))
             }
-            "LabelStream" => {
+            "/labeler.v1.LabelService/LabelStream" => {
                 let (ending, begun) = (self.ending.clone(), self.begun.clone());
                 guarded(shared.clone(), label_stream(shared, ending, begun, request))
             }
-            "GetLabel" => {
+            "/labeler.v1.LabelService/GetLabel" => {
                 let call = unary(shared.clone(), Method::GetLabel, request, readback::get_label);
                 guarded(shared, call)
             }
-            "ListLabels" => {
+            "/labeler.v1.LabelService/ListLabels" => {
                 let list = readback::list_labels;
                 let call = unary(shared.clone(), Method::ListLabels, request, list);
                 guarded(shared, call)
             }
-            method => {
-                let text = format!("LabelService has no method {method:?}");
-                let status = Status::unimplemented(text);
-                Box::pin(async move { Ok(status.into_http()) })
+            "/labeler.v1.ModelService/LoadModel" => {
+                let call = unary(shared.clone(), Method::Models, request, models::load_model);
+                guarded(shared, call)
+            }
+            "/labeler.v1.ModelService/UnloadModel" => {
+                let call = unary(shared.clone(), Method::Models, request, models::unload_model);
+                guarded(shared, call)
+            }
+            "/labeler.v1.ModelService/ListModels" => {
+                let call = unary(shared.clone(), Method::Models, request, models::list_models);
+                guarded(shared, call)
+            }
+            path if OTHERS.iter().any(|service| path.starts_with(service)) => {
+                let mut others = self.router.others.clone();
+                Box::pin(async move { others.call(request).await })
+            }
+            path => {
+                shared.errors.count(Code::Unimplemented);
+                Box::pin(ready(Ok(status::no_method(path).into_http())))
             }
         }
     }
 }
+
+/// Services that tonic's `Routes` serves.
+const OTHERS: [&str; 3] = [
+    "/grpc.health.v1.Health/",
+    "/grpc.reflection.v1.ServerReflection/",
+    "/grpc.reflection.v1alpha.ServerReflection/",
+];
 
 /// A panic becomes INTERNAL for its own call.
 fn guarded(
@@ -119,19 +140,10 @@ fn guarded(
             let reason = panic_message(&*panic);
             tracing::error!(reason, "a call panicked");
             let error = Error::Internal { part: "label path", reason };
-            shared.errors.count(tonic::Code::Internal);
-            super::status::to_status(&error).into_http()
+            shared.errors.count(Code::Internal);
+            status::to_status(&error).into_http()
         }))
     }))
-}
-
-fn grpc<M, O>(shared: &Shared) -> Grpc<TimedCodec<M, O>>
-where
-    M: prost::Message + Default + 'static,
-    O: super::codec::Outgoing,
-{
-    let bytes_max = shared.config.message_bytes_max;
-    Grpc::new(TimedCodec::new(shared.clock)).max_decoding_message_size(bytes_max)
 }
 
 /// Runs a call of one message. The message must have arrived by the call's deadline, since until
@@ -143,8 +155,8 @@ async fn unary<M, O, H, F>(
     handler: H,
 ) -> Response<Body>
 where
-    M: prost::Message + Default + 'static,
-    O: super::codec::Outgoing,
+    M: codec::Incoming,
+    O: Outgoing,
     H: Fn(Arc<Shared>, Call, tonic::Request<Received<M>>) -> F + Send,
     F: Future<Output = Result<tonic::Response<O>, Status>> + Send,
 {
@@ -155,7 +167,10 @@ where
     };
     let call = Call { arrived_us, timeout_us };
     let reached = AtomicBool::new(false);
-    let mut grpc = grpc::<M, O>(&shared);
+    let bytes_max = shared.config.message_bytes_max;
+    let codec = TimedCodec::<M, O>::unary(shared.clock);
+    let mut grpc = Grpc::new(codec).max_decoding_message_size(bytes_max);
+    let empty = request.body().is_end_stream();
     let service = service_fn(|received| {
         reached.store(true, Ordering::Relaxed);
         handler(shared.clone(), call, received)
@@ -173,10 +188,7 @@ where
         let error = Error::DeadlinePassed { stage: Stage::Decode, label_exists: false };
         return shared.refuse(shared.accounts.receive(method), &error).into_http();
     };
-    if !reached.load(Ordering::Relaxed) {
-        count_unread(&shared, method, &answer);
-    }
-    answer
+    if reached.load(Ordering::Relaxed) { answer } else { unread(&shared, method, empty, answer) }
 }
 
 async fn label_stream(
@@ -185,29 +197,42 @@ async fn label_stream(
     begun: Begun,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    let mut grpc = grpc::<proto::LabelRequest, StreamReply>(&shared);
+    // A stream has no deadline as a whole, but what is malformed is never read as none.
+    if let Err(error) = timeout_us(request.headers()) {
+        return shared.refuse(shared.accounts.receive(Method::LabelStream), &error).into_http();
+    }
+    let bytes_max = shared.config.message_bytes_max;
+    let codec = TimedCodec::<proto::LabelRequest, StreamReply>::stream(shared.clock);
+    let mut grpc = Grpc::new(codec).max_decoding_message_size(bytes_max);
     let handler = service_fn(move |received| {
         let answer = stream::label_stream(shared.clone(), ending.clone(), &begun, received);
-        std::future::ready(Ok::<_, Status>(answer))
+        ready(Ok::<_, Status>(answer))
     });
     grpc.streaming(handler, request).await
 }
 
-/// What tonic says of a request that ended before its message.
-const NO_MESSAGE: &str = "Missing request message.";
-
-/// tonic refused the message before the handler saw it: too large, cut short, compressed unknown.
-fn count_unread(shared: &Shared, method: Method, answer: &Response<Body>) {
-    let status = Status::from_header_map(answer.headers());
-    let message = status.as_ref().map_or("no status", |s| s.message()).to_owned();
-    if message == NO_MESSAGE {
-        // The caller left while it sent: nothing was received.
-        return;
+/// tonic refused the message before the handler saw it: it is counted, and told in our words.
+/// `empty`: the request came without a body.
+fn unread(shared: &Shared, method: Method, empty: bool, answer: Response<Body>) -> Response<Body> {
+    let Some(told) = Status::from_header_map(answer.headers()) else { return answer };
+    if told.code() == Code::Unknown {
+        // The call was reset, or its connection broke, while it sent: nothing was received.
+        return answer;
     }
-    shared.errors.count(status.map_or(tonic::Code::Unknown, |s| s.code()));
-    let entry = shared.accounts.receive(method);
-    entry.ended(&super::wire::invalid("message", message, "one whole gRPC message"));
+    let (status, error) = status::unread(&told, shared.config.message_bytes_max);
+    // A reset can also look like the end of a body without a message.
+    if told.message() != status::NO_MESSAGE || empty {
+        shared.errors.count(status.code());
+        shared.accounts.receive(method).ended(&error);
+    }
+    let mut response = status.into_http();
+    if let Some(encodings) = answer.headers().get(ACCEPT_ENCODING) {
+        response.headers_mut().insert(ACCEPT_ENCODING, encodings.clone());
+    }
+    response
 }
+
+const ACCEPT_ENCODING: &str = "grpc-accept-encoding";
 
 /// tonic wants a service of its own; this lends one that borrows.
 struct Borrowed<S>(S);

@@ -19,10 +19,10 @@ use tonic_health::{pb::health_server::HealthServer, server::HealthReporter};
 
 use crate::{
     error::{Error, Result},
-    proto::{DESCRIPTORS, model_service_server::ModelServiceServer},
+    proto::DESCRIPTORS,
 };
 
-use super::{Counted, Shared, connection, health, models::Models, router::Router};
+use super::{Counted, Shared, connection, health, router::Router};
 
 /// A running server.
 pub struct Server {
@@ -54,7 +54,7 @@ impl Server {
             .build()
             .map_err(io)?;
         let (health, health_service) = tonic_health::server::health_reporter();
-        let others = others(&shared, health_service)?;
+        let others = others(health_service)?;
         let (drain, draining) = watch::channel(false);
         let router = Router::new(shared.clone(), others);
         runtime.block_on(async {
@@ -142,10 +142,7 @@ fn bind(address: &str) -> Result<StdListener> {
     })
 }
 
-fn others(
-    shared: &Arc<Shared>,
-    health: HealthServer<impl tonic_health::pb::health_server::Health>,
-) -> Result<Routes> {
+fn others(health: HealthServer<impl tonic_health::pb::health_server::Health>) -> Result<Routes> {
     let set = prost_types::FileDescriptorSet::decode(DESCRIPTORS)
         .map_err(|e| Error::Internal { part: "reflection", reason: e.to_string() })?;
     let reflection = |e: tonic_reflection::server::Error| Error::Internal {
@@ -157,9 +154,7 @@ fn others(
             .register_file_descriptor_set(set.clone())
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    let models = ModelServiceServer::new(Models::new(shared.clone()));
-    Ok(Routes::new(models)
-        .add_service(health)
+    Ok(Routes::new(health)
         .add_service(builder().build_v1().map_err(reflection)?)
         .add_service(builder().build_v1alpha().map_err(reflection)?)
         .prepare())

@@ -26,6 +26,7 @@ use super::{
     connection::Ending,
     labels::{Call, row},
     running::Begun,
+    status,
 };
 
 /// Boxed, since a channel keeps places for many: a stream that waits should cost little.
@@ -113,13 +114,25 @@ impl Robot<'_> {
                         Some(Ok(received)) => running.push(self.answer(received)),
                         // A broken transport or an oversized message ends what comes in; replies
                         // that are owed are still sent.
-                        Some(Err(error)) => (open, status) = (false, Some(error)),
+                        Some(Err(error)) => (open, status) = (false, Some(self.unread(error))),
                         None => open = false,
                     }
                 }
                 why = ended(&mut ending), if open => (open, status) = (false, Some(why.status())),
             }
         }
+        status
+    }
+
+    /// What a stream is told whose message was no message. A source says that the transport broke,
+    /// not the robot's message: then nothing was received.
+    fn unread(&self, told: Status) -> Status {
+        if std::error::Error::source(&told).is_some() {
+            return told;
+        }
+        let (status, error) = status::unread(&told, self.shared.config.message_bytes_max);
+        self.shared.errors.count(status.code());
+        self.shared.accounts.receive(Method::LabelStream).ended(&error);
         status
     }
 

@@ -109,7 +109,8 @@ fn cut<const N: usize>(bytes: &[u8]) -> [u8; N] {
     array
 }
 
-fn bounded(field: &'static str, text: &str, bytes_max: usize) -> Result<()> {
+/// Refuses a text that is too long.
+pub fn bounded(field: &'static str, text: &str, bytes_max: usize) -> Result<()> {
     if text.len() > bytes_max {
         let expected = format!("at most {bytes_max} bytes");
         return Err(invalid(field, format!("{} bytes", text.len()), expected));
