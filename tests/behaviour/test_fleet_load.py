@@ -10,6 +10,7 @@ import pytest
 
 from labeler.client import ModelVersion
 from labeler.errors import InvalidRequestError, LabelerError, ModelNotFoundError
+from labeler.fleet.accounts import OUTCOMES
 from labeler.fleet.audit import Audit
 from labeler.fleet.load import Load, Model, choose_model, make_plan, make_schedule
 from labeler.fleet.report import FleetReport
@@ -161,11 +162,14 @@ def test_robots_that_ask_seldom_still_move_in_short_steps() -> None:
 
 def reading(answered: int, stored: int, started_unix_us: int = 1) -> ServerReading:
     journal = {"journaled_total": stored, "stored_total": stored, "pending": 0}
+    counts = dict.fromkeys(("received", *OUTCOMES), 0)
+    streams = counts | {"received": answered, "answered": answered}
     process = {"pid": 7, "cpu_user_us": 100 * answered, "cpu_system_us": 50 * answered}
     status: dict[str, Any] = {
         "instance_id": "i",
         "started_unix_us": started_unix_us,
         "labels_total": answered,
+        "methods": {"Label": counts, "LabelBatch": counts, "LabelStream": streams},
         "journal": journal | {"superseded_total": 0, "dead_total": 0},
         "process": process | {"resident_bytes": 5, "resident_bytes_max": 6},
     }
@@ -177,6 +181,8 @@ def test_counts_span_the_run_while_costs_and_stages_leave_out_the_warm_up() -> N
     found = figures(reading(10, 10), reading(30, 25), reading(90, 90))
     assert (found.answered, found.stored, found.measured) == (80, 80, 60)
     assert (found.cpu_us_per_label, found.stages[0]["count"]) == (150.0, 60)
+    nothing = dict.fromkeys(OUTCOMES, 0)
+    assert found.requests == {"LabelStream": nothing | {"received": 80, "answered": 80}}
     assert not found.restarted
 
 
@@ -195,6 +201,8 @@ def report(server: ServerFigures | None, found: Audit | None = None) -> FleetRep
         "unsent": 1,
         "errors": {"UNAVAILABLE": 4, "UNFED": 1},
         "acknowledged_total": 120,
+        "sent_total": 130,
+        "unheard_total": 3,
         "sources": {"MODEL": 95, "REPLAY": 5},
         "elapsed_s": 2.0,
         **dict.fromkeys(("latency_us", "latency_uncorrected_us", "server_us"), figures_us),

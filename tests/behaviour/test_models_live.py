@@ -1,7 +1,6 @@
-"""Load, replace and unload beside traffic: no error, each reply from a version that was live."""
+"""Models of a running service: on standby, damaged, unloaded, loaded again."""
 
 import shutil
-import threading
 from pathlib import Path
 
 import grpc
@@ -37,58 +36,6 @@ def repository(tmp_path: Path) -> Path:
 @pytest.fixture
 def served(start_service: StartService, repository: Path) -> Service:
     return start_service(models__repositories=[str(repository)])
-
-
-class Traffic:
-    """Robots that ask all the time; `stop` gives the versions that answered, and the failures."""
-
-    def __init__(self, address: str, robots: int = 4) -> None:
-        self._address, self._stop = address, threading.Event()
-        self.versions: set[str] = set()
-        self.failures: list[str] = []
-        self.answered = 0
-        robot = range(robots)
-        self._threads = [threading.Thread(target=self._ask, args=(f"robot-{n}",)) for n in robot]
-        for thread in self._threads:
-            thread.start()
-
-    def _ask(self, robot_id: str) -> None:
-        with wire(self._address) as stubs:
-            sequence = 0
-            while not self._stop.is_set():
-                sequence += 1
-                try:
-                    reply = stubs.labels.Label(request(robot_id, sequence, floats(FAR)))
-                except grpc.RpcError as failure:
-                    self.failures.append(str(failure))
-                else:
-                    self.versions.add(reply.version)
-                    self.answered += 1
-
-    def stop(self) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-
-def test_versions_are_loaded_replaced_and_unloaded_beside_traffic_without_an_error(
-    served: Service, repository: Path, scale: int
-) -> None:
-    add_version(repository, "2")
-    add_version(repository, "3")
-    traffic = Traffic(served.address)
-    with wire(served.address) as stubs:
-        for _ in range(5 * scale):
-            for version, last in (("2", "1"), ("3", "2"), ("1", "3")):
-                load = model_pb2.LoadModelRequest(name=MODEL, version=version)
-                assert stubs.models.LoadModel(load).model.serving
-                unload = model_pb2.UnloadModelRequest(name=MODEL, version=last)
-                assert [m.version for m in stubs.models.UnloadModel(unload).unloaded] == [last]
-                assert traffic.answered > 0 or not traffic.failures
-    traffic.stop()
-    assert traffic.failures == []
-    assert traffic.versions == {"1", "2", "3"}
-    assert served.metrics().requests("Label").parts["failed"] == 0
 
 
 def test_a_standby_version_answers_only_those_who_name_it(

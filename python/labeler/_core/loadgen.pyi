@@ -45,8 +45,8 @@ class Result(TypedDict):
 
     `planned` = `answered` + all `errors` + `unsent`; `unsent` are those that the sender was too
     late for. Keys of `errors`: gRPC code names, TRANSPORT (the connection broke), TIMEOUT (no
-    answer, not even an error), UNANSWERED (at the end), UNFED (no row). `acknowledged_total` counts
-    the warm-up too.
+    answer, not even an error), UNANSWERED (at the end), UNFED (no row). Counts with `_total` count
+    the warm-up too; `unheard_total` are labels sent of which neither answer nor refusal came.
     """
 
     planned: int
@@ -55,6 +55,8 @@ class Result(TypedDict):
     errors: dict[str, int]
     unsent: int
     acknowledged_total: int
+    sent_total: int
+    unheard_total: int
     first_sequence: int
     elapsed_s: float
     rate_planned_per_s: float

@@ -64,7 +64,8 @@ def demo(
       labeler demo --serve
       labeler demo --json | jq .server_cpu_us_per_label
 
-    Exit codes: 1 when an acknowledged label is lost; the service's own where it did not start.
+    Exit codes: 1 when an acknowledged label is lost or the accounts are not exact; the service's
+    own where it did not start.
     """
     from labeler.fleet.drive import Target, Wanted
     from labeler.fleet.load import Load

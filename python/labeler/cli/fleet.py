@@ -121,7 +121,7 @@ def fleet(
       labeler fleet --map floor.svg
 
     Exit codes: 0 also when requests failed or the run is invalid, which it says; 1 when nobody
-    answers, or when an acknowledged label is lost.
+    answers, when an acknowledged label is lost, or when the accounts are not exact.
     """
     from labeler.fleet.load import Load
     from labeler.fleet.rows import Crew, FloorRows

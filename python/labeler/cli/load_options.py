@@ -82,6 +82,7 @@ def run_load(target: Target, load: Load, rows: Rows, wanted: Wanted, as_json: bo
 
 
 def exit_code(report: FleetReport, wanted: Wanted) -> int:
-    """1 where acknowledged labels were lost, where nobody answered, or an audit did not end."""
+    """1 where the accounts are not exact, labels were lost, nobody answered, or no audit ended."""
     audited = report.audit is not None or not wanted.audit
-    return 0 if report.result["answered"] and audited and not report.lost else 1
+    accounted = not report.lost and not report.unaccounted
+    return 0 if report.result["answered"] and audited and accounted else 1

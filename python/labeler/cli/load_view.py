@@ -20,7 +20,6 @@ __all__ = ["LiveLines", "show_report"]
 
 _LIVE_STAGES = ("queue", "infer", "journal", "total")
 _HEADER_EACH = 20
-_RECORDS = ("stored", "superseded", "dead", "pending")
 
 
 class LiveLines:
@@ -98,6 +97,8 @@ def _show_verdict(report: FleetReport) -> None:
     console = out()
     for reason in report.result["invalid_because"]:
         console.print(f"[bold red]INVALID[/]      {escape(reason)}")
+    for problem in report.unaccounted:
+        console.print(f"[bold red]UNACCOUNTED[/]  {escape(problem)}")
     if report.lost:
         console.print(f"[bold red]LOST[/]         {amount(report.lost)} acknowledged labels")
     if report.result["valid"]:
@@ -157,19 +158,21 @@ def _accounting(report: FleetReport) -> list[str]:
         since = ", since its restart" if server.restarted else ""
         warm_up = result["acknowledged_total"] - result["answered"]
         counted = f" ({amount(warm_up)} of them in the warm-up)" if warm_up else ""
-        records = {name: getattr(server, name) for name in _RECORDS}
         lines.append(
             f"the service{since}: {amount(server.answered)} answered{counted}; "
-            f"{amount(server.journaled)} journaled = {_sum(records)}"
+            f"{amount(server.journaled)} journaled = {_sum(server.records)}"
         )
+        for method, counts in server.requests.items():
+            parts = {name: n for name, n in counts.items() if name != "received"}
+            lines.append(f"by {method}: {amount(counts['received'])} received = {_sum(parts)}")
     return lines
 
 
 def _sum(parts: Mapping[str, int]) -> str:
     """The parts of a sum; of those but the first only what is not 0."""
-    return " + ".join(
-        f"{amount(n)} {name}" for number, (name, n) in enumerate(parts.items()) if n or not number
-    )
+    shown = [(n, name) for number, (name, n) in enumerate(parts.items()) if n or not number]
+    text = "".join(f" {'-' if n < 0 else '+'} {amount(abs(n))} {name}" for n, name in shown)
+    return text.removeprefix(" + ")
 
 
 def _audit_lines(found: Audit) -> list[str]:

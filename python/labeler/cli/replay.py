@@ -82,7 +82,7 @@ def replay(
       labeler replay readings.csv --rate 50 --leave-out id --model wall-following --json
 
     Exit codes: 0 also when requests failed or the run is invalid, which it says; 1 when nobody
-    answers, or when an acknowledged label is lost.
+    answers, when an acknowledged label is lost, or when the accounts are not exact.
     """
     from labeler.fleet.load import Load
     from labeler.fleet.table import Columns, TableRows, read_table

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 from labeler._core.loadgen import Sender
 from labeler.client import Client
 from labeler.errors import LabelerError, UnavailableError
+from labeler.fleet.accounts import between_sides, in_itself
 from labeler.fleet.audit import Audit, audit
 from labeler.fleet.load import Load, Model, choose_model, make_plan
 from labeler.fleet.report import FleetReport
 from labeler.fleet.rows import Feeder, Rows
-from labeler.fleet.server import ServerReading, Watch, figures
+from labeler.fleet.server import ServerFigures, ServerReading, Watch, figures
 
 if TYPE_CHECKING:
     from labeler._core.loadgen import Snapshot
@@ -35,7 +36,8 @@ _WAIT_MS = 200
 _PRIME_S = 60.0
 _PRIMED_TICKS = 2
 """Ticks that are there before the run begins: half of what the sender holds at least."""
-_STORED_S = 30.0
+_REST_S = 30.0
+_METHODS = {"stream": "LabelStream", "unary": "Label"}
 
 
 @dataclass(frozen=True)
@@ -105,14 +107,18 @@ def drive(
         result = sender.result()
         files = sender.write_histograms(str(wanted.histograms)) if wanted.histograms else []
         notes = [model.note] if model.note else []
-        after = _read_after(watch, notes)
+        unaccounted: list[str] = []
+        after = _read_after(watch, unaccounted)
         server = figures(before, warm, after) if before and warm and after else None
         if server and server.restarted:
             notes.append("the service was restarted in between; its counters are since that")
         if watch is None:
             notes.append("the admin port was not asked: no stages, CPU and counters of the service")
+        if server and after:
+            unaccounted += in_itself(after.status)
+            unaccounted += _disagreement(load, result, server, notes)
         found = _audited(target, acks, notes) if wanted.audit else None
-        return FleetReport(load, model, result, server, found, notes, files)
+        return FleetReport(load, model, result, server, found, notes, files, unaccounted)
 
 
 def _acks_file(wanted: Wanted, undo: ExitStack) -> Path | None:
@@ -181,14 +187,26 @@ def _progress(now: Snapshot, span_s: float, stages: list[dict[str, Any]]) -> Pro
     )
 
 
-def _read_after(watch: Watch | None, notes: list[str]) -> ServerReading | None:
+def _read_after(watch: Watch | None, unaccounted: list[str]) -> ServerReading | None:
     if watch is None:
         return None
     try:
-        return watch.read_when_stored(_STORED_S)
+        return watch.read_at_rest(_REST_S)
     except UnavailableError as error:
-        notes.append(f"after the run: {error.message}")
+        unaccounted.append(f"after the run: {error.message}")
         return None
+
+
+def _disagreement(
+    load: Load, result: Mapping[str, Any], server: ServerFigures, notes: list[str]
+) -> list[str]:
+    if server.restarted:  # how many it answered before is not known
+        return []
+    counts = server.requests.get(_METHODS[load.calls], {})
+    received, answered = counts.get("received", 0), counts.get("answered", 0)
+    if (others := received - result["sent_total"]) > 0:
+        notes.append(f"{others:,} requests that the service received were not this fleet's")
+    return between_sides(result, received, answered)
 
 
 def _audited(target: Target, acks: Path | None, notes: list[str]) -> Audit | None:

@@ -1,7 +1,7 @@
 """What a run has shown, as data: one dataclass, and the JSON object that scripts read. Pure.
 
 Says where each latency was measured, and whether each label can be accounted for: by the robots'
-count, by the service's own counters, and by reading back.
+count, by the service's own counters, by both together, and by reading back.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class FleetReport:
     notes: Sequence[str]
     files: Sequence[str] = field(default=())
     """Histograms that were written."""
+    unaccounted: Sequence[str] = field(default=())
+    """What is not exact in the service's accounts, or between it and the robots, in words."""
 
     @property
     def labels_per_s(self) -> float:
@@ -106,11 +108,14 @@ class FleetReport:
             "server": asdict(server) if server else None,
             "stored": self.stored,
             "lost": self.lost,
+            "unaccounted": list(self.unaccounted),
             "planned": result["planned"],
             "sent": result["sent"],
             "unsent": result["unsent"],
             "unfed": self.unfed,
             "acknowledged_total": result["acknowledged_total"],
+            "sent_total": result["sent_total"],
+            "unheard_total": result["unheard_total"],
             "elapsed_s": result["elapsed_s"],
             "rate_planned_per_s": result["rate_planned_per_s"],
             "rate_reached_per_s": result["rate_reached_per_s"],

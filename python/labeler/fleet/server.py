@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labeler.errors import UnavailableError
+from labeler.fleet.accounts import LABEL_METHODS, OUTCOMES, RECORDS
 from labeler.telemetry.reader import read_page
 from labeler.telemetry.status import stages_between
 
@@ -33,11 +34,13 @@ class ServerReading:
 class ServerFigures:
     """What the service did in a run; after a restart since that, and said so.
 
-    Counts are of all its clients and of the whole run. CPU and stages are of the measured part, in
-    which `measured` labels were answered; CPU is None where the process is another one.
+    Counts are of all its clients and of the whole run: `requests` by method, of those that were
+    used. CPU and stages are of the measured part, in which `measured` labels were answered; CPU is
+    None where the process is another one.
     """
 
     restarted: bool
+    requests: dict[str, dict[str, int]]
     answered: int
     measured: int
     journaled: int
@@ -45,11 +48,18 @@ class ServerFigures:
     superseded: int
     dead: int
     pending: int
+    pending_before: int
     cpu_user_us: int | None
     cpu_system_us: int | None
     memory_bytes: int
     memory_bytes_max: int
     stages: list[dict[str, Any]]
+
+    @property
+    def records(self) -> dict[str, int]:
+        """What became of those journaled, as parts of their sum."""
+        parts = {name: getattr(self, name) for name in RECORDS}
+        return parts | {"pending": self.pending - self.pending_before}
 
     @property
     def cpu_us_per_label(self) -> float | None:
@@ -90,12 +100,14 @@ class Watch:
         same = before.get("started_unix_us") == now["started_unix_us"]
         return stages_between(now["stages"], before["stages"] if same else ())
 
-    def read_when_stored(self, timeout_s: float) -> ServerReading:
-        """A reading once nothing is pending, or as it is after `timeout_s`."""
+    def read_at_rest(self, timeout_s: float) -> ServerReading:
+        """A reading once nothing is in flight or pending, or as it is after `timeout_s`."""
         pause, deadline = threading.Event(), time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            journal = read_page(self._admin, "/status")["journal"]
-            if not journal["pending"] and not journal["uncommitted_bytes"]:
+            status = read_page(self._admin, "/status")
+            journal, methods = status["journal"], status["methods"]
+            in_flight = sum(methods[name]["in_flight"] for name in LABEL_METHODS)
+            if not (journal["pending"] or journal["uncommitted_bytes"] or in_flight):
                 break
             pause.wait(_POLL_S)
         return self.read()
@@ -115,6 +127,7 @@ def figures(before: ServerReading, warm: ServerReading, after: ServerReading) ->
 
     return ServerFigures(
         restarted=not same,
+        requests=_requests(after.status, older),
         answered=_added(after.status, older, "labels_total"),
         measured=_added(after.status, warm.status if same else None, "labels_total"),
         journaled=records("journaled_total"),
@@ -122,12 +135,26 @@ def figures(before: ServerReading, warm: ServerReading, after: ServerReading) ->
         superseded=records("superseded_total"),
         dead=records("dead_total"),
         pending=after.status["journal"]["pending"],
+        pending_before=older["journal"]["pending"] if older else 0,
         cpu_user_us=cpu("cpu_user_us"),
         cpu_system_us=cpu("cpu_system_us"),
         memory_bytes=process["resident_bytes"],
         memory_bytes_max=process["resident_bytes_max"],
         stages=stages_between(after.stages, warm.stages if same else ()),
     )
+
+
+def _requests(
+    newer: Mapping[str, Any], older: Mapping[str, Any] | None
+) -> dict[str, dict[str, int]]:
+    found = {}
+    for method in LABEL_METHODS:
+        before = older and older["methods"][method]
+        counts = newer["methods"][method]
+        added = {name: _added(counts, before, name) for name in ("received", *OUTCOMES)}
+        if any(added.values()):
+            found[method] = added
+    return found
 
 
 def _added(newer: Mapping[str, Any], older: Mapping[str, Any] | None, name: str) -> int:

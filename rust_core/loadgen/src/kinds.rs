@@ -10,6 +10,8 @@ const UNKNOWN: u32 = 2;
 pub enum Kind {
     /// The server's word.
     Code(u32),
+    /// The call was cut off, which gRPC maps to this code: what the server made of it is unknown.
+    Cut(u32),
     /// The connection broke while it was under way.
     Transport,
     /// Nothing came in time, not even the server's own DEADLINE_EXCEEDED.
@@ -26,17 +28,27 @@ impl Kind {
     /// The robot has no connection, or the server takes no work.
     pub const UNAVAILABLE: Self = Self::Code(14);
     /// What came is no reply.
-    pub const INTERNAL: Self = Self::Code(13);
+    pub const INTERNAL: Self = Self::Cut(13);
 
     /// A code from the wire; one that does not exist is UNKNOWN.
     pub fn code(code: u32) -> Self {
         Self::Code(if (code as usize) < CODES.len() { code } else { UNKNOWN })
     }
 
+    /// The same for a request whose stream ended before its own answer.
+    pub fn cut(self) -> Self {
+        if let Self::Code(code) = self { Self::Cut(code) } else { self }
+    }
+
+    /// Whether the server said so of this request.
+    pub fn told(self) -> bool {
+        matches!(self, Self::Code(_))
+    }
+
     /// Its place in a table of counts.
     pub fn at(self) -> usize {
         match self {
-            Self::Code(code) => code as usize,
+            Self::Code(code) | Self::Cut(code) => code as usize,
             Self::Transport => CODES.len(),
             Self::Timeout => CODES.len() + 1,
             Self::Unanswered => CODES.len() + 2,
@@ -63,10 +75,10 @@ impl From<&h2::Error> for Kind {
             return Self::Transport;
         }
         match error.reason() {
-            Some(Reason::REFUSED_STREAM) => Self::UNAVAILABLE,
-            Some(Reason::CANCEL) => Self::Code(1),
-            Some(Reason::ENHANCE_YOUR_CALM) => Self::Code(8),
-            Some(Reason::INADEQUATE_SECURITY) => Self::Code(7),
+            Some(Reason::REFUSED_STREAM) => Self::UNAVAILABLE.cut(),
+            Some(Reason::CANCEL) => Self::Cut(1),
+            Some(Reason::ENHANCE_YOUR_CALM) => Self::Cut(8),
+            Some(Reason::INADEQUATE_SECURITY) => Self::Cut(7),
             Some(_) => Self::INTERNAL,
             None => Self::Transport,
         }

@@ -81,6 +81,10 @@ pub struct RunResult {
     pub unsent: u64,
     /// Answered in the whole run, the warm-up too.
     pub acknowledged_total: u64,
+    /// Put on a connection in the whole run, the warm-up too.
+    pub sent_total: u64,
+    /// Of those, neither answered nor refused, as far as the robots heard.
+    pub unheard_total: u64,
     /// Of the first request of each robot.
     pub first_sequence: u64,
     /// Length of the measured part.
@@ -203,6 +207,8 @@ fn figures(shared: &Shared, totals: &Totals, samples: &Samples, elapsed_s: f64) 
         errors: errors(totals),
         unsent: totals.unsent,
         acknowledged_total: totals.acknowledged_total,
+        sent_total: totals.sent_total,
+        unheard_total: totals.unheard_total,
         first_sequence: plan.first_sequence,
         elapsed_s,
         rate_planned_per_s: per_s(totals.planned - unfed, elapsed_s),

@@ -172,7 +172,7 @@ async fn keep(shared: &Arc<Shared>, robot: u32) {
             std::mem::take(&mut lane.waiting)
         };
         for waiting in left.iter().filter(|waiting| !waiting.settled) {
-            shared.tally.failed(&waiting.call, kind);
+            shared.tally.failed(&waiting.call, kind.cut());
         }
         shared.settled();
         sleep(backoff).await;

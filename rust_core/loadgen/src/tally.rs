@@ -77,6 +77,10 @@ pub struct Totals {
     pub models: Vec<(String, String, u64)>,
     /// All labels that came back, those of the warm-up too.
     pub acknowledged_total: u64,
+    /// All labels that were put on a connection, those of the warm-up too.
+    pub sent_total: u64,
+    /// Of those, labels of which neither an answer nor a refusal came.
+    pub unheard_total: u64,
 }
 
 /// Since the last look.
@@ -142,6 +146,8 @@ impl Tally {
             durabilities: BTreeMap::new(),
             models: Vec::new(),
             acknowledged_total: 0,
+            sent_total: 0,
+            unheard_total: 0,
         };
         let acks = if plan.acks_file.is_empty() { None } else { Some(Acks::create(plan)?) };
         let inner = Inner {
@@ -160,6 +166,7 @@ impl Tally {
     pub fn sent(&self, call: &Call) {
         let mut inner = self.inner.lock();
         inner.in_flight += u64::from(call.rows);
+        inner.totals.sent_total += u64::from(call.rows);
         if call.measured {
             let rows = u64::from(call.rows);
             inner.in_flight_measured += rows;
@@ -192,6 +199,9 @@ impl Tally {
     /// A whole call failed.
     pub fn failed(&self, call: &Call, kind: Kind) {
         let mut inner = self.inner.lock();
+        if !inner.closed && !kind.told() {
+            inner.totals.unheard_total += u64::from(call.rows);
+        }
         if inner.settle(call, call.rows) {
             inner.totals.errors[kind.at()] += u64::from(call.rows);
         }
@@ -290,6 +300,7 @@ impl Tally {
             let mut inner = self.inner.lock();
             inner.closed = true;
             inner.totals.errors[Kind::Unanswered.at()] += inner.in_flight_measured;
+            inner.totals.unheard_total += inner.in_flight;
             (inner.in_flight, inner.in_flight_measured) = (0, 0);
             inner.acks.take()
         };

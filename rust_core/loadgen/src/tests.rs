@@ -40,6 +40,8 @@ fn near(found: u64, expected_ms: u64) {
 fn accounted(result: &RunResult) {
     let errors: u64 = result.errors.values().sum();
     assert_eq!(result.planned, result.answered + errors + result.unsent, "{result:?}");
+    let heard = result.acknowledged_total + result.unheard_total;
+    assert!(heard <= result.sent_total, "{result:?}");
 }
 
 /// Delays of 100, 101, … 1,099 ms, each as often as the others.
@@ -190,7 +192,7 @@ async fn the_warm_up_is_sent_and_left_out_of_all_figures() {
     let result = run(&target, with(plan("label", 50, 4), json!({"warmup_s": 2}))).await;
     assert_eq!(target.received(), 300);
     assert_eq!((result.planned, result.answered), (200, 200));
-    assert_eq!(result.acknowledged_total, 300);
+    assert_eq!((result.acknowledged_total, result.sent_total, result.unheard_total), (300, 300, 0));
     near(result.latency_us.max, 100);
     assert_eq!(result.elapsed_s, 4.0);
     assert_eq!(result.rate_reached_per_s, 50.0);
@@ -210,6 +212,7 @@ async fn errors_are_counted_by_their_kind() {
         for kind in ["RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "INTERNAL"] {
             assert_eq!(result.errors[kind], each, "{rpc}");
         }
+        assert_eq!(result.unheard_total, 0, "{rpc}: the server said so");
         accounted(&result);
     }
 }
@@ -225,6 +228,7 @@ async fn what_is_never_answered_times_out_and_the_run_ends_on_time() {
         let shared = run.shared.clone();
         let result = run.fire().await;
         assert_eq!((result.answered, result.errors[kind]), (150, 150), "{rpc}");
+        assert_eq!(result.unheard_total, if kind == "TIMEOUT" { 150 } else { 0 }, "{rpc}");
         // The last call was due at 2,990 ms; the server gives it up 400 ms later, the sender 450.
         let end_ms = shared.clock().now_ns() / 1_000_000;
         assert!((3_390..=3_700).contains(&end_ms), "{rpc}: {end_ms}");
@@ -290,6 +294,7 @@ async fn a_broken_connection_is_counted_and_made_again() {
         for kind in ["TRANSPORT", "UNAVAILABLE"] {
             assert!((3..=100).contains(&result.errors[kind]), "{rpc}: {:?}", result.errors);
         }
+        assert_eq!(result.unheard_total, result.errors["TRANSPORT"], "{rpc}");
         assert!(result.answered > 600, "{rpc}: {}", result.answered);
         assert!(result.valid, "{rpc}: {:?}", result.invalid_because);
         accounted(&result);
