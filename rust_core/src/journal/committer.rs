@@ -11,17 +11,15 @@ use std::time::Duration;
 use super::admission::DEBT_BYTES;
 use super::files::FileLock;
 use super::format::{
-    ALIGN_BYTES, CONFIRM_FRAME_BYTES, COPY_FRAME_BYTES, GROUP_HEADER_BYTES, GroupBuilder,
-    PAGE_BYTES, Place, RECORD_FRAME_BYTES,
+    ALIGN_BYTES, CONFIRM_FRAME_BYTES, COPY_FRAME_BYTES, GROUP_BYTES_MAX, GROUP_HEADER_BYTES,
+    GroupBuilder, PAGE_BYTES, Place, RECORD_FRAME_BYTES,
 };
-use super::segment::Tail;
+use super::segment::{Segment, Tail, cut_off};
 use super::state::{Entry, Shared, Sleep};
 use super::upkeep::Upkeep;
 use super::{Done, RECORD_BYTES_MAX, Reservation};
 use crate::error::{Error, Result};
 
-/// A group is no longer, so that one commit does not hold up the next.
-const GROUP_BYTES_MAX: u64 = 2 << 20;
 /// Records that nobody waits for, alone, wait for so many gaps: a sync costs more than they do.
 const UNAWAITED_GAPS: u32 = 5;
 /// Confirmations wait no longer for records to travel with.
@@ -71,8 +69,8 @@ struct Plan {
 }
 
 impl Committer {
-    pub(super) fn new(shared: Arc<Shared>, tail: Tail, lock: Box<dyn FileLock>) -> Result<Self> {
-        let mut committer = Committer {
+    pub(super) fn new(shared: Arc<Shared>, tail: Tail, lock: Box<dyn FileLock>) -> Self {
+        Committer {
             shared,
             tail,
             upkeep: Upkeep::default(),
@@ -81,9 +79,7 @@ impl Committer {
             last_commit_at: None,
             commits_since_upkeep: 0,
             lock: Some(lock),
-        };
-        committer.upkeep_at_start()?;
-        Ok(committer)
+        }
     }
 
     /// Commits until the journal is closed (`Ok`) or the disk fails (`Err`, terminal: every waiter
@@ -231,11 +227,30 @@ impl Committer {
         }
     }
 
-    /// Writes a group without frames, to make the next number and the mark durable.
-    pub(super) fn stamp(&mut self) -> Result<()> {
-        if self.tail.room_for(GROUP_HEADER_BYTES).is_none() {
-            return Ok(());
+    /// Cuts what follows the end of the log from a place on.
+    ///
+    /// It may hold a damaged group that was acknowledged, and says how many numbers that may have
+    /// had: so it goes only once the next number is durable in a group of its own.
+    pub(super) fn cut_from(&mut self, cut: Place) -> Result<()> {
+        // Twice, so that a flip in the last group does not take the number back. Where no header
+        // fits and there is no further segment, there was no group either.
+        for _ in 0..2 {
+            if self.tail.room_for(GROUP_HEADER_BYTES).is_some() {
+                self.stamp()?;
+            }
         }
+        let state = self.shared.state.lock();
+        let segments: Vec<Segment> =
+            state.segments.range(cut.segment..).map(|s| s.1.clone()).collect();
+        drop(state);
+        for segment in &segments {
+            cut_off(&self.shared.config.directory, segment)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a group without frames, to make the next number and the mark durable.
+    fn stamp(&mut self) -> Result<()> {
         self.group.clear();
         let next_number = self.shared.queue.lock().next_number;
         let unix_us = self.shared.clock.unix_us();

@@ -3,53 +3,23 @@
 //!
 //! For tests only. Deterministic: each power cut takes a seed. Never touches the real disk.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod disk;
+
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use uuid::Uuid;
 
+use self::disk::{Change, Disk, Inode, countdown};
 use super::files::{FileLock, Files, LogFile, Mode};
-
-/// What is written to one sector at once; a cut keeps or loses whole sectors.
-const SECTOR_BYTES: usize = 512;
 
 /// The file system; clones share it.
 #[derive(Clone, Default)]
 pub struct FaultyFiles {
     disk: Arc<Mutex<Disk>>,
-}
-
-#[derive(Default)]
-struct Disk {
-    inodes: Vec<Inode>,
-    /// What a running process sees.
-    names: BTreeMap<PathBuf, usize>,
-    /// What survives a power cut for sure.
-    durable_names: BTreeMap<PathBuf, usize>,
-    /// Changes of names since their directory was synced.
-    changes: Vec<Change>,
-    directories: BTreeSet<PathBuf>,
-    locks: BTreeMap<PathBuf, u64>,
-    locks_made: u64,
-    epoch: u64,
-    faults: Faults,
-    calls: Calls,
-}
-
-#[derive(Default)]
-struct Inode {
-    now: Vec<u8>,
-    durable: Vec<u8>,
-    dirty: BTreeSet<usize>,
-}
-
-#[derive(Clone)]
-enum Change {
-    Name(PathBuf, usize),
-    Remove(PathBuf),
-    Rename(PathBuf, PathBuf, usize),
 }
 
 /// What breaks.
@@ -66,6 +36,22 @@ pub struct Faults {
     /// The power goes at the call after so many changing ones: they fail, and nothing reaches the
     /// disk.
     pub changes_until_cut: Option<u64>,
+    /// The changing call after so many good ones fails with EIO, once, and changes nothing.
+    pub changes_until_failure: Option<u64>,
+    /// The read after so many good ones fails with EIO, once.
+    pub reads_until_failure: Option<u64>,
+    /// Syncs of files succeed and make nothing durable.
+    pub syncs_lie: bool,
+    /// Syncs of directories succeed and make nothing durable.
+    pub directory_syncs_lie: bool,
+}
+
+impl Faults {
+    /// Nothing breaks any more; who lies goes on lying.
+    pub fn mended(&self) -> Faults {
+        let Faults { syncs_lie, directory_syncs_lie, .. } = *self;
+        Faults { syncs_lie, directory_syncs_lie, ..Faults::default() }
+    }
 }
 
 /// How often the disk was asked.
@@ -102,22 +88,9 @@ impl FaultyFiles {
     pub fn power_cut(&self, seed: u64) {
         let mut disk = self.disk.lock();
         let mut random = Random(seed ^ 0x9e37_79b9_7f4a_7c15);
-        disk.epoch += 1;
-        disk.locks.clear();
-        disk.faults = Faults::default();
         let keep_all = random.below(8) == 0;
         let keep_none = random.below(8) == 0;
-        let mut keep = move || keep_all || (!keep_none && random.below(2) == 0);
-        for inode in &mut disk.inodes {
-            inode.cut(&mut keep);
-        }
-        let changes = std::mem::take(&mut disk.changes);
-        let mut names = std::mem::take(&mut disk.durable_names);
-        for change in changes.into_iter().filter(|_| keep()) {
-            change.apply(&mut names);
-        }
-        disk.durable_names = names.clone();
-        disk.names = names;
+        disk.cut(move || keep_all || (!keep_none && random.below(2) == 0));
     }
 
     /// Flips bits of one byte of a file, on the disk as in the page cache.
@@ -152,95 +125,19 @@ impl FaultyFiles {
         disk.names.iter().map(|(path, inode)| (path.clone(), length(inode))).collect()
     }
 
+    /// The most bytes that the files of a directory have held together at any moment.
+    pub fn bytes_peak(&self, directory: &Path) -> u64 {
+        self.disk.lock().bytes_peak.get(directory).copied().unwrap_or(0)
+    }
+
+    /// The longest read that was asked for.
+    pub fn read_bytes_max(&self) -> usize {
+        self.disk.lock().read_bytes_max
+    }
+
     /// A copy of the whole disk as it is now, with nothing open on it.
     pub fn copy(&self) -> FaultyFiles {
-        let disk = self.disk.lock();
-        let inodes = disk.inodes.iter().map(|inode| Inode {
-            now: inode.now.clone(),
-            durable: inode.durable.clone(),
-            dirty: inode.dirty.clone(),
-        });
-        let copy = Disk {
-            inodes: inodes.collect(),
-            names: disk.names.clone(),
-            durable_names: disk.durable_names.clone(),
-            changes: disk.changes.clone(),
-            directories: disk.directories.clone(),
-            ..Disk::default()
-        };
-        FaultyFiles { disk: Arc::new(Mutex::new(copy)) }
-    }
-}
-
-impl Inode {
-    /// Unsynced sectors are kept or lost one by one.
-    fn cut(&mut self, keep: &mut impl FnMut() -> bool) {
-        let dirty = std::mem::take(&mut self.dirty);
-        if self.now.len() != self.durable.len() && keep() {
-            self.durable.resize(self.now.len(), 0);
-        }
-        for sector in dirty {
-            let start = sector * SECTOR_BYTES;
-            let end = (start + SECTOR_BYTES).min(self.now.len()).min(self.durable.len());
-            if start < end && keep() {
-                self.durable[start..end].copy_from_slice(&self.now[start..end]);
-            }
-        }
-        self.now = self.durable.clone();
-    }
-}
-
-impl Change {
-    fn apply(self, names: &mut BTreeMap<PathBuf, usize>) {
-        match self {
-            Change::Name(path, inode) => {
-                names.insert(path, inode);
-            }
-            Change::Remove(path) => {
-                names.remove(&path);
-            }
-            Change::Rename(from, to, inode) => {
-                names.remove(&from);
-                names.insert(to, inode);
-            }
-        }
-    }
-
-    fn directory(&self) -> Option<&Path> {
-        match self {
-            Change::Name(path, _) | Change::Remove(path) | Change::Rename(_, path, _) => {
-                path.parent()
-            }
-        }
-    }
-}
-
-impl Disk {
-    /// Counts a call that changes something, and fails it if the power is gone.
-    fn change(&mut self) -> io::Result<()> {
-        self.calls.changes += 1;
-        match &mut self.faults.changes_until_cut {
-            Some(0) => Err(io::Error::other("the power is gone")),
-            Some(left) => {
-                *left -= 1;
-                Ok(())
-            }
-            None => Ok(()),
-        }
-    }
-}
-
-fn countdown(left: &mut Option<u64>) -> io::Result<()> {
-    match left {
-        Some(0) => {
-            *left = None;
-            Err(io::Error::other("Input/output error"))
-        }
-        Some(left) => {
-            *left -= 1;
-            Ok(())
-        }
-        None => Ok(()),
+        FaultyFiles { disk: Arc::new(Mutex::new(self.disk.lock().copy())) }
     }
 }
 
@@ -262,7 +159,9 @@ impl FaultyFile {
 
 impl LogFile for FaultyFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let disk = self.disk()?;
+        let mut disk = self.disk()?;
+        disk.read_bytes_max = disk.read_bytes_max.max(buffer.len());
+        countdown(&mut disk.faults.reads_until_failure)?;
         let content = &disk.inodes[self.inode].now;
         let rest = content.get(offset as usize..).unwrap_or_default();
         let length = rest.len().min(buffer.len());
@@ -286,30 +185,28 @@ impl LogFile for FaultyFile {
                 return Err(io::ErrorKind::StorageFull.into());
             }
         }
-        let inode = &mut disk.inodes[self.inode];
-        let (start, end) = (offset as usize, offset as usize + length);
-        if inode.now.len() < end {
-            inode.now.resize(end, 0);
+        disk.inodes[self.inode].write(&bytes[..length], offset as usize);
+        if grows > 0 {
+            disk.note_peak();
         }
-        inode.now[start..end].copy_from_slice(&bytes[..length]);
-        inode.dirty.extend(start / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES));
         Ok(length)
     }
 
     fn sync_data(&self) -> io::Result<()> {
         let mut disk = self.disk()?;
-        disk.change()?;
+        let failed = disk.change();
         disk.calls.syncs += 1;
-        let failed = countdown(&mut disk.faults.syncs_until_failure);
+        let failed = failed.and_then(|()| countdown(&mut disk.faults.syncs_until_failure));
+        let powered = disk.faults.changes_until_cut != Some(0);
+        let lies = disk.faults.syncs_lie;
         let inode = &mut disk.inodes[self.inode];
-        let dirty = std::mem::take(&mut inode.dirty);
-        // As Linux does it: after a failure the pages count as clean, though the disk lacks them.
+        if failed.is_err() && powered {
+            // As Linux does it: the pages count as clean from now on, though the disk lacks them.
+            inode.dirty.clear();
+        }
         failed?;
-        inode.durable.resize(inode.now.len(), 0);
-        for sector in dirty {
-            let start = sector * SECTOR_BYTES;
-            let end = (start + SECTOR_BYTES).min(inode.now.len());
-            inode.durable[start..end].copy_from_slice(&inode.now[start..end]);
+        if !lies {
+            inode.sync();
         }
         Ok(())
     }
@@ -338,7 +235,16 @@ impl Drop for FaultyLock {
 
 impl Files for FaultyFiles {
     fn create_directory(&self, path: &Path) -> io::Result<()> {
-        self.disk.lock().directories.insert(path.to_path_buf());
+        let mut disk = self.disk.lock();
+        let missing: Vec<&Path> =
+            path.ancestors().take_while(|path| !disk.directories.contains(*path)).collect();
+        for path in missing.into_iter().rev() {
+            disk.change()?;
+            disk.directories.insert(path.to_path_buf());
+            disk.note(Change::Directory(path.to_path_buf()));
+            disk.change()?;
+            disk.sync_names(super::files::directory_of(path));
+        }
         Ok(())
     }
 
@@ -359,7 +265,7 @@ impl Files for FaultyFiles {
                 disk.inodes.push(Inode::default());
                 let inode = disk.inodes.len() - 1;
                 disk.names.insert(path.to_path_buf(), inode);
-                disk.changes.push(Change::Name(path.to_path_buf(), inode));
+                disk.note(Change::Name(path.to_path_buf(), inode));
                 inode
             }
         };
@@ -372,7 +278,7 @@ impl Files for FaultyFiles {
         let Some(inode) = disk.names.remove(path) else {
             return Err(io::ErrorKind::NotFound.into());
         };
-        disk.changes.push(Change::Remove(path.to_path_buf()));
+        disk.note(Change::Remove(path.to_path_buf()));
         let freed = disk.inodes[inode].now.len() as u64;
         if let Some(free) = &mut disk.faults.free_bytes {
             *free += freed;
@@ -387,7 +293,7 @@ impl Files for FaultyFiles {
             return Err(io::ErrorKind::NotFound.into());
         };
         disk.names.insert(to.to_path_buf(), inode);
-        disk.changes.push(Change::Rename(from.to_path_buf(), to.to_path_buf(), inode));
+        disk.note(Change::Rename(from.to_path_buf(), to.to_path_buf(), inode));
         Ok(())
     }
 
@@ -395,14 +301,16 @@ impl Files for FaultyFiles {
         let mut disk = self.disk.lock();
         disk.change()?;
         disk.calls.directory_syncs += 1;
-        let changes = std::mem::take(&mut disk.changes);
-        let (here, elsewhere): (Vec<_>, Vec<_>) =
-            changes.into_iter().partition(|change| change.directory() == Some(path));
-        disk.changes = elsewhere;
-        for change in here {
-            change.apply(&mut disk.durable_names);
+        if !disk.faults.directory_syncs_lie {
+            disk.sync_names(path);
         }
         Ok(())
+    }
+
+    fn new_id(&self) -> Uuid {
+        let mut disk = self.disk.lock();
+        disk.ids_made += 1;
+        Uuid::from_u128(u128::from(Random(disk.ids_made).number()) << 64 | 1)
     }
 
     fn try_lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {

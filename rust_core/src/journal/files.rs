@@ -11,6 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use uuid::Uuid;
+
 use crate::error::Error;
 
 /// How a file is opened.
@@ -41,7 +43,7 @@ pub trait LogFile: Send + Sync {
 
 /// A file system.
 pub trait Files: Send + Sync {
-    /// Makes a directory and its parents; fine if it exists.
+    /// Makes a directory and its parents, each durable before the next; fine if it exists.
     fn create_directory(&self, path: &Path) -> io::Result<()>;
     /// The names in a directory, in no order.
     fn list(&self, directory: &Path) -> io::Result<Vec<String>>;
@@ -53,6 +55,8 @@ pub trait Files: Send + Sync {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Makes the names in a directory durable.
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
+    /// An id that no other journal has.
+    fn new_id(&self) -> Uuid;
     /// Takes the lock file at `path`, making it if needed; `None` if another holds it.
     fn try_lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>>;
 }
@@ -92,6 +96,19 @@ impl LogFile for SystemFile {
 
 impl Files for SystemFiles {
     fn create_directory(&self, path: &Path) -> io::Result<()> {
+        let mut missing: Vec<&Path> =
+            path.ancestors().take_while(|path| is_missing(path)).collect();
+        // Whoever made the level above may have been killed before that was durable.
+        if let Some(given) = missing.last().and_then(|top| top.parent()) {
+            match self.sync_directory(directory_of(given)) {
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                synced => synced?,
+            }
+        }
+        while let Some(level) = missing.pop() {
+            std::fs::create_dir_all(level)?;
+            self.sync_directory(directory_of(level))?;
+        }
         std::fs::create_dir_all(path)
     }
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
@@ -119,6 +136,9 @@ impl Files for SystemFiles {
     }
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         File::open(path)?.sync_all()
+    }
+    fn new_id(&self) -> Uuid {
+        Uuid::new_v4()
     }
     fn try_lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
@@ -152,6 +172,19 @@ impl Clock for SystemClock {
 /// The error of a file operation, with the path in it.
 pub(super) fn disk(operation: &'static str, path: &Path, error: &io::Error) -> Error {
     Error::Disk { operation, path: path.display().to_string(), reason: error.to_string() }
+}
+
+fn is_missing(path: &Path) -> bool {
+    !path.as_os_str().is_empty() && !path.exists()
+}
+
+/// The directory that holds a path's name.
+pub(super) fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => path,
+    }
 }
 
 /// Whether an error says that the disk, or the quota, is full.

@@ -22,6 +22,11 @@ pub const CONFIRM_FRAME_BYTES: u64 = 18;
 /// Groups begin at multiples of this, so that a search after damage is quick.
 pub const ALIGN_BYTES: u64 = 8;
 
+/// A group is no longer, so that one commit does not hold up the next, nor a reader its memory.
+pub const GROUP_BYTES_MAX: u64 = 2 << 20;
+/// No record and no segment has a higher number: 2^63-1, as every store can hold it.
+pub const NUMBER_MAX: u64 = i64::MAX as u64;
+
 const SEGMENT_MAGIC: [u8; 8] = *b"LABELJNL";
 const GROUP_MAGIC: u32 = 0x4752_4a4c; // "LJRG"
 const HEADER_BYTES: usize = 64;
@@ -95,7 +100,8 @@ pub fn decode_header_page(page: &[u8]) -> HeaderPage {
     }
     let filler = [HEADER_BYTES..SECOND_COPY, SECOND_COPY + HEADER_BYTES..PAGE_BYTES as usize];
     for range in filler {
-        found.damaged |= page[range].iter().any(|byte| *byte != 0);
+        const ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
+        found.damaged |= page[range.clone()] != ZEROS[range];
     }
     found
 }
@@ -113,7 +119,9 @@ fn decode_header(copy: &[u8]) -> Option<(u8, SegmentHeader)> {
         first_number: u64_at(copy, 40),
         created_unix_us: u64_at(copy, 48),
     };
-    Some((copy[8], header))
+    // Of a later version nothing else is known.
+    let makes_sense = header.first_number <= NUMBER_MAX;
+    (makes_sense || copy[8] != VERSION).then_some((copy[8], header))
 }
 
 /// What a group header says.
@@ -139,6 +147,15 @@ impl GroupHeader {
     /// Length of the group, header included.
     pub fn total_bytes(&self) -> u64 {
         GROUP_HEADER_BYTES + u64::from(self.body_bytes)
+    }
+
+    /// Whatever the sum says: no group is longer, ahead of itself, or past the last number.
+    fn makes_sense(&self) -> bool {
+        let next = self.first_number.checked_add(u64::from(self.count));
+        self.total_bytes() <= GROUP_BYTES_MAX
+            && self.total_bytes().is_multiple_of(ALIGN_BYTES)
+            && self.mark <= Place { segment: self.segment, offset: self.offset }
+            && next.is_some_and(|next| next <= NUMBER_MAX)
     }
 }
 
@@ -175,7 +192,8 @@ pub fn decode_group_header(bytes: &[u8], seed: u32, place: Place) -> Option<Grou
         body_bytes: u32_at(fields, 44),
         body_sum: u32_at(fields, 48),
     };
-    (header.segment == place.segment && header.offset == place.offset).then_some(header)
+    let here = header.segment == place.segment && header.offset == place.offset;
+    (here && header.makes_sense()).then_some(header)
 }
 
 /// One entry of a group.
@@ -212,9 +230,21 @@ pub fn body_is_whole(header: &GroupHeader, body: &[u8]) -> bool {
         return false;
     }
     let mut frames = Frames::new(header, body);
-    let records = frames.by_ref().filter(|frame| matches!(frame, Frame::Record { .. })).count();
+    let (mut records, mut makes_sense) = (0, true);
+    for frame in frames.by_ref() {
+        match frame {
+            Frame::Record { .. } => records += 1,
+            Frame::Copy { number, .. } => makes_sense &= number <= NUMBER_MAX,
+            Frame::Confirm { first, last, .. } => {
+                makes_sense &= first <= last && last <= NUMBER_MAX
+            }
+        }
+    }
     let rest_is_padding = frames.rest.iter().all(|byte| *byte == 0);
-    rest_is_padding && frames.rest.len() < ALIGN_BYTES as usize && records == header.count as usize
+    makes_sense
+        && rest_is_padding
+        && frames.rest.len() < ALIGN_BYTES as usize
+        && records == header.count as usize
 }
 
 /// The frames of a body that `body_is_whole`; ends at the padding, or where it makes no sense.

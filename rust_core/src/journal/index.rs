@@ -130,8 +130,18 @@ impl Index {
     }
 
     /// Copies stand at `place` now: those still pending are alive there and dead where they were.
-    /// Numbers ascend. A number that is unknown becomes pending when `revive` is set (at recovery).
+    /// A number that is unknown becomes pending when `revive` is set (at recovery).
     pub fn moved(&mut self, numbers: &[u64], place: Place, bytes: u64, revive: bool) {
+        // They ascend, but in a file that somebody made up.
+        let mut sorted = Vec::new();
+        let numbers = if numbers.is_sorted_by(|one, next| one < next) {
+            numbers
+        } else {
+            sorted.extend_from_slice(numbers);
+            sorted.sort_unstable();
+            sorted.dedup();
+            &sorted
+        };
         let used = self.segments.entry(place.segment).or_default();
         used.rows += numbers.len() as u64;
         used.record_bytes += bytes;

@@ -145,12 +145,13 @@ pub fn open_with(
 ) -> Result<Opened> {
     config.check()?;
     let start = recovery::recover(&config, Arc::clone(&files), &*clock)?;
-    let recovery = start.recovery.clone();
+    let (recovery, cut) = (start.recovery.clone(), start.cut);
     let (shared, tail, lock) = Shared::start(config, files, clock, start);
-    let mut committer = Committer::new(Arc::clone(&shared), tail, lock)?;
-    if recovery.cut_bytes > 0 {
-        committer.stamp()?;
+    let mut committer = Committer::new(Arc::clone(&shared), tail, lock);
+    if let Some(cut) = cut {
+        committer.cut_from(cut)?;
     }
+    committer.upkeep_at_start()?;
     Ok(Opened { journal: Journal { shared }, committer, recovery })
 }
 

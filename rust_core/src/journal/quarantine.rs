@@ -8,8 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::files::{Files, Mode, read_full, write_all};
-use super::recovery::used_to;
-use super::segment::{Segment, segment_name, zero_range};
+use super::segment::{Segment, segment_name};
 
 /// All files in `quarantine/` together.
 const QUARANTINE_BYTES_MAX: u64 = 64 << 20;
@@ -54,20 +53,4 @@ fn try_keep(
     files.sync_directory(&folder)?;
     files.sync_directory(directory)?;
     Ok(Some(format!("{QUARANTINE}/{name}")))
-}
-
-/// Keeps and zeroes what follows a segment's end, durably; returns the file's name if any was kept.
-pub(super) fn zero_from(
-    directory: &Path,
-    files: &dyn Files,
-    segment: &Segment,
-) -> io::Result<Option<String>> {
-    let used = used_to(&*segment.file, segment.end, segment.bytes)?;
-    if used == segment.end {
-        return Ok(None);
-    }
-    let kept = keep(directory, files, segment, segment.end..used);
-    zero_range(&*segment.file, segment.end, used)?;
-    segment.file.sync_data()?;
-    Ok(kept)
 }

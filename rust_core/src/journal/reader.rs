@@ -48,15 +48,28 @@ impl Shared {
         let until = std::time::Instant::now() + timeout;
         let mut cursor = self.cursor.lock();
         let mut batch = Batch { rows: Vec::new(), bytes: 0, rows_max: rows_max.max(1), bytes_max };
+        match self.fill(&mut cursor, &mut batch, until) {
+            // What was read before the error is handed out now, or it never would be in this life.
+            Err(error) if batch.rows.is_empty() => Err(error),
+            _ => Ok(batch.rows),
+        }
+    }
+
+    fn fill(
+        &self,
+        cursor: &mut Cursor,
+        batch: &mut Batch,
+        until: std::time::Instant,
+    ) -> Result<()> {
         while batch.rows.len() < batch.rows_max {
             let wait = batch.rows.is_empty().then_some(until);
             let Some((number, run)) = self.next_run(cursor.next, wait)? else { break };
             cursor.next = number;
-            if !self.take_run(&mut cursor, run, &mut batch)? {
+            if !self.take_run(cursor, run, batch)? {
                 break;
             }
         }
-        Ok(batch.rows)
+        Ok(())
     }
 
     /// The first pending number from `next` on and its run; waits for one if `until` is given.

@@ -12,15 +12,15 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::JournalConfig;
-use super::files::{Clock, FileLock, Files, LogFile, Mode, disk, read_full, write_all};
+use super::files::{Clock, FileLock, Files, Mode, directory_of, disk, read_full, write_all};
 use super::format::{
     Frame, Frames, GroupHeader, PAGE_BYTES, Place, RECORD_FRAME_BYTES, SegmentHeader, VERSION,
     decode_header_page, journal_seed,
 };
 use super::index::Index;
-use super::quarantine::{keep, zero_from};
+use super::quarantine::keep;
 use super::segment::{Segment, create_first, is_unfinished, list_segments, segment_name};
-use super::walk::{Found, Walker};
+use super::walk::{Found, Walker, used_to};
 use crate::error::{Error, Result};
 
 /// Bytes that are not what was written, at or before the highest durable mark.
@@ -69,6 +69,8 @@ pub(super) struct Start {
     pub(super) index: Index,
     pub(super) segments: BTreeMap<u64, Segment>,
     pub(super) active: u64,
+    /// Where what is to be cut begins: not before the next number is durable without it.
+    pub(super) cut: Option<Place>,
     pub(super) lock: Box<dyn FileLock>,
 }
 
@@ -88,6 +90,8 @@ pub(super) struct Survey {
     pub(super) groups: u64,
     /// The highest durable mark.
     pub(super) mark: Place,
+    /// The last segment with a group header: nobody goes on to it before those before are durable.
+    last_used: u64,
 }
 
 /// Opens every segment and checks its version; `None` if there are none.
@@ -104,13 +108,14 @@ pub(super) fn survey(directory: &Path, files: &dyn Files) -> Result<Option<Surve
         records: 0,
         groups: 0,
         mark: Place::default(),
+        last_used: 0,
     };
     let ids = list_segments(directory, files)?;
     survey.open_all(directory, files, &ids)?;
     let Some(first) = survey.segments.keys().next().copied() else { return Ok(None) };
     survey.active = first;
     survey.missing_files();
-    survey.mark = survey.find_mark(directory)?;
+    (survey.mark, survey.last_used) = survey.find_mark(directory)?;
     survey.read_all(directory)?;
     Ok(Some(survey))
 }
@@ -167,14 +172,19 @@ impl Survey {
     fn missing_files(&mut self) {
         let ids: Vec<u64> = self.segments.keys().copied().collect();
         for pair in ids.windows(2) {
-            for id in pair[0] + 1..pair[1] {
-                self.add_damage(id, 0, 0, "the segment's file is missing");
+            // One for each gap: how long it is, only file names say.
+            match pair[1] - pair[0] {
+                1 => {}
+                2 => self.add_damage(pair[0] + 1, 0, 0, "the segment's file is missing"),
+                _ => {
+                    self.add_damage(pair[0] + 1, 0, 0, "the files of several segments are missing")
+                }
             }
         }
     }
 
-    /// Marks only grow along the log, so the highest is the last group's.
-    fn find_mark(&self, directory: &Path) -> Result<Place> {
+    /// Marks only grow along the log, so the highest is the last group's, in the last segment used.
+    fn find_mark(&self, directory: &Path) -> Result<(Place, u64)> {
         for segment in self.segments.values().rev() {
             let mut mark = Place::default();
             let mut walker = self.walker(segment);
@@ -189,10 +199,10 @@ impl Survey {
                 }
             }
             if mark > Place::default() {
-                return Ok(mark);
+                return Ok((mark, segment.id));
             }
         }
-        Ok(Place::default())
+        Ok((Place::default(), 0))
     }
 
     fn walker(&self, segment: &Segment) -> Walker {
@@ -261,10 +271,12 @@ impl Survey {
 
     /// Up to where a segment was durable, as far as the marks tell.
     fn durable_to(&self, id: u64) -> u64 {
-        match id.cmp(&self.mark.segment) {
-            std::cmp::Ordering::Less => u64::MAX,
-            std::cmp::Ordering::Equal => self.mark.offset,
-            std::cmp::Ordering::Greater => 0,
+        if id < self.last_used {
+            u64::MAX
+        } else if id == self.mark.segment {
+            self.mark.offset
+        } else {
+            0
         }
     }
 
@@ -343,26 +355,7 @@ impl Survey {
     }
 }
 
-/// The end of the last byte from `from` on that is not zero; `from` if all are.
-pub(super) fn used_to(file: &dyn LogFile, from: u64, end: u64) -> io::Result<u64> {
-    let mut buffer = vec![0_u8; 256 << 10];
-    let mut used = from;
-    let mut at = from;
-    while at < end {
-        let length = (end - at).min(buffer.len() as u64) as usize;
-        let read = read_full(file, &mut buffer[..length], at)?;
-        if let Some(last) = buffer[..read].iter().rposition(|byte| *byte != 0) {
-            used = at + last as u64 + 1;
-        }
-        if read < length {
-            break;
-        }
-        at += length as u64;
-    }
-    Ok(used)
-}
-
-/// Takes the lock, reads what is there, repairs the end of the log, and says what was found.
+/// Takes the lock, reads what is there, makes it durable, and says what was found and is to be cut.
 pub(super) fn recover(
     config: &JournalConfig,
     files: Arc<dyn Files>,
@@ -381,6 +374,9 @@ pub(super) fn recover(
     };
     let found = survey(directory, &*files)?;
     remove_unfinished(directory, &*files)?;
+    // The process that made the directory may have been killed before its name was durable.
+    let parent = directory_of(directory);
+    files.sync_directory(parent).map_err(|error| disk("fsync", parent, &error))?;
     let Some(survey) = found else {
         return begin(config, &*files, clock, lock);
     };
@@ -404,15 +400,12 @@ fn begin(
     lock: Box<dyn FileLock>,
 ) -> Result<Start> {
     let header = SegmentHeader {
-        journal_id: Uuid::new_v4(),
+        journal_id: files.new_id(),
         segment: 1,
         first_number: 1,
         created_unix_us: clock.unix_us(),
     };
     let segment = create_first(config, files, &header)?;
-    if let Some(parent) = config.directory.parent().filter(|path| !path.as_os_str().is_empty()) {
-        files.sync_directory(parent).map_err(|error| disk("fsync", parent, &error))?;
-    }
     let recovery = Recovery {
         journal_id: header.journal_id,
         records: 0,
@@ -424,7 +417,7 @@ fn begin(
         segments: 0,
     };
     let segments = BTreeMap::from([(1, segment)]);
-    Ok(Start { recovery, index: Index::default(), segments, active: 1, lock })
+    Ok(Start { recovery, index: Index::default(), segments, active: 1, cut: None, lock })
 }
 
 fn repair(
@@ -449,9 +442,12 @@ fn repair(
     if let Some(cut) = survey.cut {
         for segment in survey.segments.range(cut.segment..).map(|(_, segment)| segment) {
             let path = directory.join(segment_name(segment.id));
-            let kept = zero_from(directory, files, segment);
-            let kept = kept.map_err(|error| disk("cut", &path, &error))?;
-            cut_kept_as = cut_kept_as.or(kept);
+            let used = used_to(&*segment.file, segment.end, segment.bytes);
+            let used = used.map_err(|error| disk("read", &path, &error))?;
+            if used > segment.end {
+                let kept = keep(directory, files, segment, segment.end..used);
+                cut_kept_as = cut_kept_as.or(kept);
+            }
         }
     }
     write_again(directory, &survey)?;
@@ -466,8 +462,8 @@ fn repair(
         cut_kept_as,
         segments: survey.segments.len() as u64,
     };
-    let Survey { index, segments, active, .. } = survey;
-    Ok(Start { recovery, index, segments, active, lock })
+    let Survey { index, segments, active, cut, .. } = survey;
+    Ok(Start { recovery, index, segments, active, cut, lock })
 }
 
 /// Writes what lies between the highest mark and the end once more, the same bytes, and syncs.

@@ -10,8 +10,10 @@ use std::sync::Arc;
 
 use super::files::{Files, LogFile, Mode, disk, is_full, write_all};
 use super::format::{
-    GROUP_HEADER_BYTES, GroupBuilder, PAGE_BYTES, Place, SegmentHeader, encode_header_page,
+    GROUP_HEADER_BYTES, GroupBuilder, NUMBER_MAX, PAGE_BYTES, Place, SegmentHeader,
+    encode_header_page,
 };
+use super::walk::used_to;
 use super::{JournalConfig, RECORD_BYTES_MAX};
 use crate::error::Result;
 use uuid::Uuid;
@@ -47,7 +49,7 @@ pub(super) fn segment_of(name: &str) -> Option<u64> {
     if digits.len() != 20 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    digits.parse().ok().filter(|id| *id > 0)
+    digits.parse().ok().filter(|id| (1..=NUMBER_MAX).contains(id))
 }
 
 /// Whether a file is a segment whose making was cut short.
@@ -218,7 +220,7 @@ impl Tail {
         if self.filling.is_none() {
             let file = self.files.open(&path, Mode::Create)?;
             self.filling = Some(Filling { id, file, filled: 0 });
-            self.zeros.resize(FILL_SLICE_BYTES.min(self.segment_bytes) as usize, 0);
+            self.zeros = vec![0; FILL_SLICE_BYTES.min(self.segment_bytes) as usize];
         }
         let filling = self.filling.as_mut().expect("set above");
         let slice = FILL_SLICE_BYTES.min(self.segment_bytes - filling.filled);
@@ -285,6 +287,15 @@ pub(super) fn zero_range(file: &dyn LogFile, from: u64, to: u64) -> std::io::Res
     Ok(())
 }
 
+/// Zeroes what follows a segment's end, durably.
+pub(super) fn cut_off(directory: &Path, segment: &Segment) -> Result<()> {
+    let path = directory.join(segment_name(segment.id));
+    used_to(&*segment.file, segment.end, segment.bytes)
+        .and_then(|used| zero_range(&*segment.file, segment.end, used))
+        .and_then(|()| segment.file.sync_data())
+        .map_err(|error| disk("cut", &path, &error))
+}
+
 /// The segments of a directory, oldest first.
 pub(super) fn list_segments(directory: &Path, files: &dyn Files) -> Result<Vec<u64>> {
     let names = files.list(directory).map_err(|error| disk("list", directory, &error))?;
@@ -302,6 +313,7 @@ mod tests {
         assert_eq!(segment_of(&segment_name(12)), Some(12));
         assert_eq!(segment_of("segment-12.log"), None);
         assert_eq!(segment_of("lock"), None);
+        assert_eq!(segment_of(&segment_name(u64::MAX)), None);
         assert!(is_unfinished(&(segment_name(12) + ".new")));
         assert!(!is_unfinished("notes.new"));
     }

@@ -160,7 +160,7 @@ impl Shared {
         clock: Arc<dyn Clock>,
         start: Start,
     ) -> (Arc<Self>, Tail, Box<dyn FileLock>) {
-        let Start { recovery, index, segments, active, lock } = start;
+        let Start { recovery, index, segments, active, lock, .. } = start;
         let spares = segments.range(active + 1..).map(|(_, segment)| segment.clone()).collect();
         let tail = Tail::new(
             &config,

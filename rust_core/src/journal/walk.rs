@@ -13,6 +13,8 @@ use super::format::{
 };
 
 const CHUNK_BYTES: usize = 256 << 10;
+/// Unwritten space is passed over by such blocks, as they compare much faster than single words.
+const ZEROS: [u8; 512] = [0; 512];
 
 /// What stands next in a segment.
 #[derive(Debug)]
@@ -103,6 +105,10 @@ impl Walker {
         while at < self.end {
             self.load(at, ALIGN_BYTES as usize)?;
             let start = (at - self.base) as usize;
+            if self.buffer[start..].starts_with(&ZEROS) {
+                at += ZEROS.len() as u64;
+                continue;
+            }
             let Some(word) = self.buffer.get(start..start + ALIGN_BYTES as usize) else { break };
             if word != [0; ALIGN_BYTES as usize] {
                 if at > from && self.header_at(at)?.is_some() {
@@ -128,11 +134,39 @@ impl Walker {
             return Ok(());
         }
         let room = (self.end - at) as usize;
-        self.buffer.resize(wanted.max(CHUNK_BYTES.min(room)), 0);
+        let length = wanted.max(CHUNK_BYTES.min(room));
+        if self.buffer.len() < length {
+            self.buffer = vec![0; length];
+        }
+        self.buffer.truncate(length);
         self.base = at;
         let read = read_full(&*self.file, &mut self.buffer, at)?;
         // What a file that was cut short does not hold reads as zeros, so it shows as damage.
         self.buffer[read..].fill(0);
         Ok(())
     }
+}
+
+/// The end of the last byte from `from` on that is not zero; `from` if all are.
+pub(super) fn used_to(file: &dyn LogFile, from: u64, end: u64) -> io::Result<u64> {
+    let mut buffer = vec![0_u8; 256 << 10];
+    let mut used = from;
+    let mut at = from;
+    while at < end {
+        let length = (end - at).min(buffer.len() as u64) as usize;
+        let read = read_full(file, &mut buffer[..length], at)?;
+        // By the block first: most of it is zeros, and blocks compare quickly.
+        let mut blocks = buffer[..read].chunks(ZEROS.len());
+        let last = blocks.rposition(|block| *block != ZEROS[..block.len()]).unwrap_or(0);
+        let from = last * ZEROS.len();
+        let block = &buffer[from..read.min(from + ZEROS.len())];
+        if let Some(last) = block.iter().rposition(|byte| *byte != 0) {
+            used = at + (from + last) as u64 + 1;
+        }
+        if read < length {
+            break;
+        }
+        at += length as u64;
+    }
+    Ok(used)
 }

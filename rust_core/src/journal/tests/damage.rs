@@ -192,11 +192,12 @@ fn the_record_after_a_torn_one_is_not_taken_for_durable() {
 #[test]
 fn a_segment_of_another_journal_is_refused() {
     let (files, _) = small_journal();
-    let (other, _) = small_journal();
-    files.open(&segment_path(9), crate::journal::files::Mode::Create).unwrap();
-    files.set_content(&segment_path(9), &other.content(&segment_path(1)));
+    let other = FaultyFiles::new();
+    other.new_id();
+    drop(Hand::open(&other));
+    files.set_content(&segment_path(2), &other.content(&segment_path(2)));
     let error = Hand::open_with(config(), Arc::new(files)).err().unwrap();
-    assert!(error.to_string().contains("of journal"), "{error}");
+    assert!(error.to_string().contains("this is segment 2 of journal"), "{error}");
 }
 
 #[test]
@@ -228,4 +229,34 @@ fn a_record_damaged_while_the_process_runs_costs_its_group_and_is_given_up_by_co
     let stats = hand.journal.stats();
     assert_eq!((stats.pending, stats.stored_total, stats.dead_total), (0, 59, 1));
     assert_eq!(stats.quarantined_total, 1);
+}
+
+#[test]
+fn a_flipped_byte_in_the_waste_at_a_segment_end_does_not_cost_the_next_segment() {
+    let files = FaultyFiles::new();
+    let mut hand = Hand::open(&files);
+    let in_use = |id| files.content(&segment_path(id))[4096..].iter().any(|byte| *byte != 0);
+    let mut last = 0;
+    while !in_use(2) {
+        last = hand.commit(&[&[1; 300]]);
+    }
+    drop(hand);
+    files.flip(&segment_path(1), 16383, 1);
+    let hand = Hand::open(&files);
+    assert_eq!(hand.taken_numbers(), (1..=last).collect::<Vec<u64>>());
+    assert_eq!(hand.recovery.quarantined.len(), 1, "{:?}", hand.recovery);
+}
+
+#[test]
+fn numbers_of_a_damaged_last_group_are_not_given_again_when_the_start_that_cuts_it_is_cut_short() {
+    for calls in 0..40 {
+        let (files, groups) = small_journal();
+        files.flip(&segment_path(1), groups[2].0, 1);
+        files.set_faults(|faults| faults.changes_until_cut = Some(calls));
+        drop(Hand::open_with(config(), Arc::new(files.clone())));
+        files.power_cut(calls);
+        let hand = Hand::open(&files);
+        assert!(hand.recovery.next_number >= 7, "cut at {calls}: {:?}", hand.recovery);
+        assert_eq!(hand.taken_numbers(), [1, 2, 3, 4], "cut at {calls}");
+    }
 }

@@ -181,3 +181,43 @@ fn what_was_acknowledged_survives_power_cuts_at_any_call_that_drop_unsynced_page
         assert!(hand.recovery.next_number > last, "seed {seed}: numbers restart");
     }
 }
+
+#[test]
+fn the_name_of_the_directory_is_durable_though_the_start_that_made_it_was_killed() {
+    for calls in 0..12 {
+        let files = FaultyFiles::new();
+        files.set_faults(|faults| faults.changes_until_cut = Some(calls));
+        drop(Hand::open_with(config(), Arc::new(files.clone())));
+        // A kill, not a cut: what it made is seen by the next start, durable or not.
+        files.set_faults(|faults| faults.changes_until_cut = None);
+        let mut hand = Hand::open(&files);
+        hand.commit(&[b"acknowledged"]);
+        drop(hand);
+        files.power_cut(calls);
+        assert_eq!(Hand::open(&files).taken_numbers(), [1], "killed at {calls}");
+    }
+}
+
+#[test]
+fn what_was_taken_before_a_read_failed_is_handed_out() {
+    let files = FaultyFiles::new();
+    let mut hand = Hand::open(&files);
+    let mut last = 0;
+    while hand.journal.stats().segments < 5 {
+        last = hand.commit(&[&[1; 300]]);
+    }
+    let mut taken = Vec::new();
+    let mut failed = 0;
+    while taken.last() != Some(&last) {
+        files.set_faults(|faults| faults.reads_until_failure = Some(1));
+        match hand.journal.take(usize::MAX, usize::MAX, Duration::ZERO) {
+            Ok(rows) => taken.extend(rows.into_iter().map(|(number, _)| number)),
+            Err(error) => {
+                assert!(matches!(error, Error::Disk { operation: "read", .. }), "{error}");
+                failed += 1;
+            }
+        }
+    }
+    assert_eq!(taken, (1..=last).collect::<Vec<u64>>());
+    assert!(failed < 50);
+}

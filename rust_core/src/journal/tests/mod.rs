@@ -7,8 +7,9 @@ mod basics;
 mod bounds;
 mod damage;
 mod faults;
+mod fixtures;
 mod measure;
-mod model;
+mod simulation;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
