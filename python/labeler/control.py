@@ -112,7 +112,7 @@ class Control:
                 self._answer_group([_Request.taken(request, now) for request in taken])
             except (StoppedError, ForkedError):
                 break
-            except Exception as error:  # trap 13: the thread must not end in silence
+            except BaseException as error:  # trap 13: the thread must not end in silence
                 _log.error("control requests were not answered: %r", error, exc_info=error)
         self._operations.put(None)
 
@@ -147,7 +147,7 @@ class Control:
                 self._answer_one(request)
             except (StoppedError, ForkedError):
                 return
-            except Exception as error:
+            except BaseException as error:
                 _log.error("a model operation was not answered: %r", error, exc_info=error)
 
     def _answer(self, request: _Request) -> Answer:
@@ -161,7 +161,7 @@ class Control:
             if isinstance(error, InvalidRequestError):
                 answer |= {"field": error.field, "value": error.value, "expected": error.expected}
             return answer
-        except Exception as error:
+        except BaseException as error:  # a panic of the core is no `Exception`
             _log.error("control request %s failed: %r", request.kind, error, exc_info=error)
             return _error("internal", f"the control side failed: {error!r}")
 

@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from labeler import state_dir
 from labeler._core import (
     Engine,
     build_info,
@@ -94,6 +95,7 @@ def _start(config: Config, sink: LogSink, undo: ExitStack) -> _Parts:
     core = core_json(config)  # finds ONNX Runtime's library: the cheapest way to be refused
     admin = AdminServer(config.settings.admin.address)  # bound, not yet answering
     undo.callback(admin.stop)
+    state_dir.check(state_path(config))
     store = _open_store(config)
     undo.callback(store.close)
     store.ensure()  # labels have an end before one is made

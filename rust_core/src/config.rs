@@ -97,6 +97,8 @@ pub struct PathConfig {
     pub deadline_margin_us: u64,
     /// Callers that wait for the store at a time; one more gets JOURNALED.
     pub stored_waiters_max: usize,
+    /// After so long without a confirmation the store's health is NOT_SERVING.
+    pub store_stalled_ms: u64,
 }
 
 /// What is served.

@@ -4,7 +4,7 @@
 //! what stops last is what acknowledged labels rest on.
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::Ordering},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 
 use crate::{
     account::Accounts,
-    clock::Clock,
-    config::CoreConfig,
+    clock::{Clock, Stamps},
+    config::{CoreConfig, PathConfig},
     control::Control,
     error::{Error, Result},
     identity,
@@ -23,9 +23,10 @@ use crate::{
     life::{Life, State},
     models::{Repository, load_runtime},
     path::{Path, admit::Admit, dedupe::Dedupe, journal::Journaling, restore, served::Served},
-    proto::journal::Record,
+    records::{self, Numbered},
     row::Row,
     serving::{Parts, Serving},
+    starting::Starting,
     supervise::Supervisor,
     transport::{Errors, Gauges, Shared, server::Server},
 };
@@ -42,6 +43,8 @@ pub struct Engine {
     pub life: Arc<Life>,
     /// Wall time of the start.
     pub started_unix_us: i64,
+    /// The stamps that labels got.
+    pub stamps: Arc<Stamps>,
     config: CoreConfig,
     server: Arc<OnceLock<Mutex<Option<Server>>>>,
     committer: Mutex<Option<JoinHandle<()>>>,
@@ -49,14 +52,12 @@ pub struct Engine {
     pub supervisor: Supervisor,
 }
 
-/// A journaled label on its way to a store.
-pub type Numbered = (u64, Record);
-
 /// How long the journal may take to close.
 const JOURNAL_CLOSE: Duration = Duration::from_secs(5);
 
 impl Engine {
-    /// Starts everything; from the return on the port is open and the models are warm.
+    /// Starts everything but the port: recovers the journal, loads and warms the models. Nothing is
+    /// accepted before `open`, so that a process that ends here loses nothing.
     pub fn start(config: CoreConfig) -> Result<Arc<Self>> {
         let clock = Clock::start();
         let runtime = load_runtime(&config.models.runtime_library)?;
@@ -64,7 +65,9 @@ impl Engine {
         let life = Arc::new(Life::default());
         let server: Arc<OnceLock<Mutex<Option<Server>>>> = Arc::default();
         let supervisor = supervisor(life.clone(), server.clone());
-        let opened = journal::open(config.journal.clone(), Arc::new(journal::SystemFiles))?;
+        let starting = Starting::begin(&supervisor, &config.journal.directory)?;
+        let files = starting.files(Arc::new(journal::SystemFiles));
+        let opened = journal::open(config.journal.clone(), files)?;
         let journal::Opened { journal, committer, recovery } = opened;
         report(&recovery);
         // After the lock: a process that misses it touches nothing.
@@ -73,17 +76,15 @@ impl Engine {
         let committer = supervisor.spawn("journal", "committer".to_owned(), run)?;
         let path = &config.path;
         let dedupe = Arc::new(Dedupe::new(path.dedupe_rows_max, path.dedupe_window_ms * 1_000));
-        restore_window(&dedupe, &journal, &recovery, &config, clock)?;
+        starting.phase("dedupe window");
+        let stamps = Arc::new(Stamps::default());
+        restore_window(&dedupe, &journal, recovery.next_number, path, &stamps)?;
         let served = Arc::new(Served::new(&config.models.default));
-        let numbered = {
-            let dedupe = dedupe.clone();
-            Arc::new(move |rows: &[Arc<Row>]| dedupe.numbered(rows))
-        };
         let serving = Arc::new(Serving::new(Parts {
             repository: Repository::new(config.models.repositories.clone()),
             served: served.clone(),
             limits: path.into(),
-            journaling: Journaling { journal: journal.clone(), clock, numbered },
+            journaling: journaling(&journal, clock, &stamps, &dedupe),
             clock,
             supervisor: supervisor.clone(),
         }));
@@ -102,6 +103,7 @@ impl Engine {
             clock,
             config: config.transport.clone(),
             control_timeout_us: config.control.timeout_ms * 1_000,
+            store_stalled: Duration::from_millis(path.store_stalled_ms),
             instance_id,
             journal_id: recovery.journal_id.to_string(),
         });
@@ -111,21 +113,19 @@ impl Engine {
             journal,
             life,
             started_unix_us: clock.unix_us(),
+            stamps,
             config,
             server,
             committer: Mutex::new(Some(committer)),
             supervisor,
         });
-        engine.open().inspect_err(|_| {
-            // What has started must not keep the journal's lock; the first error is the one to
-            // tell.
-            let _ = engine.stop();
-        })?;
+        starting.phase("models");
+        engine.load().or_else(|error| engine.give_up(error))?;
         Ok(engine)
     }
 
     /// Models first, the port last: nobody enters a half-built house.
-    fn open(&self) -> Result<()> {
+    fn load(&self) -> Result<()> {
         let loaded = self.config.models.load.iter().map(|model| {
             let (name, version) = model.split_once('@').unwrap_or((model, ""));
             self.serving.load(name, version, false)
@@ -134,9 +134,20 @@ impl Engine {
         if let Some(error) = unloadable(refused) {
             return Err(error);
         }
-        let server = Server::start(self.shared.clone())?;
+        Ok(())
+    }
+
+    /// Opens the port: from here on requests come.
+    pub fn open(self: &Arc<Self>) -> Result<()> {
+        let server = Server::start(self.shared.clone()).or_else(|error| self.give_up(error))?;
         self.server.get_or_init(Mutex::default).lock().replace(server);
         Ok(())
+    }
+
+    /// What has started must not keep the journal's lock; the first error is the one to tell.
+    fn give_up<T>(self: &Arc<Self>, error: Error) -> Result<T> {
+        let _ = self.stop();
+        Err(error)
     }
 
     /// `host:port` that it listens on.
@@ -150,8 +161,8 @@ impl Engine {
         self.config.journal.disk_bytes_max
     }
 
-    /// The next journaled records for the writer; waits for the first. A body that is no record is
-    /// reported and left pending.
+    /// The next journaled records for the writer; waits for the first. A body that is no record
+    /// ends as dead, and its bytes are kept: no later try would read it either.
     pub fn take_records(
         &self,
         rows_max: usize,
@@ -159,7 +170,7 @@ impl Engine {
         timeout: Duration,
     ) -> Result<Vec<Numbered>> {
         let taken = self.journal.take(rows_max, bytes_max, timeout)?;
-        Ok(taken.into_iter().filter_map(|(number, body)| decoded(number, &body)).collect())
+        Ok(records::decoded(&self.journal, taken))
     }
 
     /// The store has these records, or never will.
@@ -248,22 +259,34 @@ fn report(recovery: &Recovery) {
     }
 }
 
+fn journaling(
+    journal: &Journal,
+    clock: Clock,
+    stamps: &Arc<Stamps>,
+    dedupe: &Arc<Dedupe>,
+) -> Journaling {
+    let dedupe = dedupe.clone();
+    let numbered = Arc::new(move |rows: &[Arc<Row>]| dedupe.numbered(rows));
+    Journaling { journal: journal.clone(), clock, stamps: stamps.clone(), numbered }
+}
+
 fn restore_window(
     dedupe: &Dedupe,
     journal: &Journal,
-    recovery: &Recovery,
-    config: &CoreConfig,
-    clock: Clock,
+    next_number: u64,
+    path: &PathConfig,
+    stamps: &Stamps,
 ) -> Result<()> {
-    let window_us = config.path.dedupe_window_ms as i64 * 1_000;
-    let (rows_max, since_us) = (config.path.dedupe_rows_max, clock.unix_us() - window_us);
-    let next = recovery.next_number;
-    let unreadable = restore::rows(journal, next, rows_max, since_us, &mut |row, pending| {
-        if pending {
-            dedupe.numbered(std::slice::from_ref(&row));
-        }
-        dedupe.restore(row);
-    })?;
+    let since_us = Clock::start().unix_us() - path.dedupe_window_ms as i64 * 1_000;
+    let rows_max = path.dedupe_rows_max;
+    let unreadable =
+        restore::rows(journal, next_number, rows_max, since_us, &mut |row, pending| {
+            stamps.begin_at(row.labeled_at_unix_us.load(Ordering::Relaxed) as i64);
+            if pending {
+                dedupe.numbered(std::slice::from_ref(&row));
+            }
+            dedupe.restore(row);
+        })?;
     if unreadable > 0 {
         tracing::error!(unreadable, "journal records could not be decoded");
     }
@@ -280,14 +303,4 @@ fn unloadable(mut refused: Vec<Error>) -> Option<Error> {
         return Some(error);
     }
     Some(Error::Config { setting: "models.load".to_owned(), reason: reasons.join("; ") })
-}
-
-fn decoded(number: u64, body: &[u8]) -> Option<Numbered> {
-    match prost::Message::decode(body) {
-        Ok(record) => Some((number, record)),
-        Err(error) => {
-            tracing::error!(number, %error, "a journal record could not be decoded; it stays");
-            None
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! Who this process is: an id made at the first start and kept in the state directory.
 
-use std::{fs, path::Path};
+use std::{fs, io::Write as _, path::Path};
 
 use crate::error::{Error, Result};
 
@@ -24,6 +24,11 @@ pub fn instance_id(state_dir: &Path) -> Result<String> {
 
 fn new_instance_id(path: &Path) -> std::io::Result<String> {
     let id = uuid::Uuid::new_v4().to_string();
-    fs::write(path, format!("{id}\n"))?;
+    let mut file = fs::File::create(path)?;
+    file.write_all(format!("{id}\n").as_bytes())?;
+    file.sync_all()?;
+    if let Some(directory) = path.parent() {
+        fs::File::open(directory)?.sync_all()?;
+    }
     Ok(id)
 }

@@ -19,10 +19,12 @@ pub mod life;
 pub mod limits;
 pub mod models;
 pub mod path;
+pub mod records;
 pub mod row;
 pub mod serving;
 pub mod snapshot;
 pub mod stages;
+pub mod starting;
 pub mod supervise;
 pub mod transport;
 

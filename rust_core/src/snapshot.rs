@@ -39,6 +39,7 @@ pub fn take(engine: &Engine) -> Value {
         "dedupe": dedupe(engine),
         "journal": journal(engine),
         "transport": transport(engine),
+        "clock_regressions_total": engine.stamps.regressions(),
         "control": { "queued": queued, "expired_total": expired_total },
         "errors": errors(engine),
     })
@@ -109,6 +110,7 @@ fn journal(engine: &Engine) -> Value {
         "commit_us": sparse(&stats.commit_us),
         "commit_us_sum": sum(&stats.commit_us),
         "oldest_pending_us": stats.oldest_pending_us,
+        "unconfirmed_us": stats.unconfirmed_us,
         "live_bytes": stats.live_bytes,
         "disk_bytes": stats.disk_bytes,
         "disk_bytes_max": engine.journal_bytes_max(),

@@ -185,6 +185,41 @@ def test_a_fault_in_the_store_does_not_end_the_writer(flaky: Flaky) -> None:
     assert writer.stats().crashes_total == 2
 
 
+class CorePanicError(BaseException):
+    """As the core's panics come up: no `Exception`."""
+
+
+@pytest.mark.parametrize("where", ["store", "core"])
+def test_a_panic_does_not_end_the_writer_in_silence(flaky: Flaky, where: str) -> None:
+    """Case W56: a thread that ended would deliver nothing more, and nobody would know."""
+    core = Core([record(n) for n in range(1, 11)])
+    if where == "store":
+        flaky.failures = [CorePanicError("a panic"), SystemExit(1)]
+    else:
+        take, panics = core.take_records, [CorePanicError("a panic"), SystemExit(1)]
+
+        def panicking(rows_max: int, bytes_max: int, timeout_ms: int) -> Sequence[Record]:
+            if panics:
+                raise panics.pop()
+            return take(rows_max, bytes_max, timeout_ms)
+
+        core.take_records = panicking  # type: ignore[method-assign]
+    writer = deliver(core, flaky, set(range(1, 11)))
+    assert writer.stats().crashes_total == 2
+
+
+def test_a_drain_ends_the_back_off_that_is_under_way(flaky: Flaky) -> None:
+    """Case W58: the store may be back by now."""
+    flaky.failures = [StoreUnavailableError("down")]
+    core = Core([record(n) for n in range(1, 11)])
+    hours = replace(LIMITS, retry_ms_min=3_600_000, retry_ms_max=3_600_000)
+    writer = Writer(core, flaky, hours, random.Random(7))
+    writer.start()
+    until(lambda: writer.stats().failures_total == 1)
+    assert writer.drain(20, lambda: len(core.confirmed) == 10)
+    assert writer.stop(20)
+
+
 def test_a_lost_reply_of_the_store_is_written_again_to_the_same_rows(flaky: Flaky) -> None:
     flaky.fail_after_commit = [StoreUnavailableError("the reply was lost")]
     core = Core([record(n) for n in range(1, 11)])

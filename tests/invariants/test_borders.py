@@ -18,7 +18,8 @@ ARROWS: dict[str, set[str]] = {
     "lib": {"engine", "transport", "path", "journal", "models", "proto", *BELOW},
     # wiring, and what hangs on it: changes to what is served, and the reading of it all
     "engine": {"transport", "path", "journal", "models", "proto", *BELOW}
-    | {"serving", "control", "account", "identity", "life", "row", "supervise"},
+    | {"serving", "control", "account", "identity", "life", "row", "supervise"}
+    | {"records", "starting"},
     "serving": {"path", "models", "supervise", "proto", *BELOW},
     "snapshot": {"engine", "path", "account", *BELOW},
     # the way of a label
@@ -26,6 +27,9 @@ ARROWS: dict[str, set[str]] = {
     "path": {"journal", "models", "row", "supervise", "proto", *BELOW},
     "journal": {"proto", *BELOW},
     "models": BELOW,
+    # what stands at the journal: its progress at the start, and what it hands out
+    "starting": {"journal", "supervise", *BELOW},
+    "records": {"journal", "proto", *BELOW},
     # what they share, and what they hand to each other
     "control": {"proto", *BELOW},
     **dict.fromkeys(("row", "account", "identity", "life", "supervise"), BELOW),

@@ -168,6 +168,12 @@ class Path(Section):
     stored_waiters_max: int = _whole(
         1024, 0, 1_000_000, "Requests that may wait for the store at once."
     )
+    store_stalled_ms: int = _whole(
+        30_000,
+        100,
+        86_400_000,
+        "Health of `labeler.store` fails when nothing is confirmed for so long.",
+    )
 
 
 class Journal(Section):

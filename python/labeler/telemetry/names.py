@@ -138,6 +138,13 @@ RECORDS_PENDING = Metric("labeler_records_pending", "gauge", "records", (), "Not
 JOURNAL_AGE = Metric(
     "labeler_journal_oldest_pending_us", "gauge", "µs", (), "Age of the oldest pending record."
 )
+JOURNAL_UNCONFIRMED = Metric(
+    "labeler_journal_unconfirmed_us",
+    "gauge",
+    "µs",
+    (),
+    "How long nothing was confirmed although records are pending; 0 if none is.",
+)
 JOURNAL_LIVE = Metric(
     "labeler_journal_live_bytes", "gauge", "bytes", (), "Bytes of records still pending."
 )
@@ -175,6 +182,13 @@ CONNECTIONS_REFUSED = Metric(
 STREAMS = Metric("labeler_streams_open", "gauge", "streams", (), "Open `LabelStream`s.")
 GOAWAY = Metric(
     "labeler_goaway_total", "counter", "connections", (), "Connections ended for too many resets."
+)
+CLOCK_REGRESSIONS = Metric(
+    "labeler_clock_regressions_total",
+    "counter",
+    "steps",
+    (),
+    "Steps back of the wall clock by over a second; order never rests on it.",
 )
 LOGS_DROPPED = Metric(
     "labeler_logs_dropped_total",

@@ -116,6 +116,7 @@ def _service(snapshot: Mapping[str, Any], build: Mapping[str, str]) -> Iterator[
     yield _one(names.UP, 1 if snapshot["state"] == "serving" else 0)
     yield _one(names.STARTED, snapshot["started_unix_us"])
     yield _one(names.UPTIME, snapshot["uptime_us"])
+    yield _one(names.CLOCK_REGRESSIONS, snapshot["clock_regressions_total"])
 
 
 def _stages(stages: Sequence[Mapping[str, Any]]) -> Family:
@@ -183,6 +184,7 @@ def _journal(journal: Mapping[str, Any]) -> Iterator[Family]:
         (names.RECORDS_DEAD, "dead_total"),
         (names.RECORDS_PENDING, "pending"),
         (names.JOURNAL_AGE, "oldest_pending_us"),
+        (names.JOURNAL_UNCONFIRMED, "unconfirmed_us"),
         (names.JOURNAL_LIVE, "live_bytes"),
         (names.JOURNAL_DISK, "disk_bytes"),
         (names.JOURNAL_DISK_MAX, "disk_bytes_max"),

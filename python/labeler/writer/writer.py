@@ -30,6 +30,8 @@ _IDLE_MS = 200
 """The longest wait for records: how late a stop can be noticed."""
 _ASIDE_WRITES_MAX = 4
 """Refused rows are held up to this many full writes."""
+_HURRY_WAIT_S = 0.2
+"""The longest back-off of a drain: a store that comes back is used while there is time."""
 
 
 class Records(Protocol):
@@ -90,6 +92,7 @@ class Writer:
         self._failing_since_s: float | None = None
         self._stats = WriterStats()
         self._hurry, self._stop = threading.Event(), threading.Event()
+        self._woken = threading.Event()
         self._thread = threading.Thread(target=self._run, name="labeler-writer", daemon=True)
 
     def start(self) -> None:
@@ -110,9 +113,11 @@ class Writer:
     def drain(self, budget_s: float, is_empty: Callable[[], bool]) -> bool:
         """Writes without lingering until `is_empty` says so; False if the budget ended first.
 
-        An optimisation: what is left is in the journal, and delivered after the next start.
+        A back-off under way ends at once: the store may be back. An optimisation: what is left is
+        in the journal, and delivered after the next start.
         """
         self._hurry.set()
+        self._woken.set()
         end = time.monotonic() + budget_s
         while time.monotonic() < end:
             if is_empty() and not self._held:
@@ -125,6 +130,7 @@ class Writer:
         """Ends the thread after its current write; False if that did not end in time."""
         self._hurry.set()
         self._stop.set()
+        self._woken.set()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -142,7 +148,9 @@ class Writer:
             except StoreUnavailableError as error:
                 self._count(failures_total=1)
                 self._wait_after(f"the store is unavailable: {error.message}", None)
-            except Exception as error:  # a fault of ours or of a store: it must not end deliveries
+            except BaseException as error:
+                # A fault of ours, of a store or of the core (whose panics are no `Exception`): it
+                # must not end deliveries in silence.
                 self._count(failures_total=1, crashes_total=1)
                 self._wait_after(f"the writer failed: {error!r}", error)
 
@@ -225,6 +233,8 @@ class Writer:
         if self._failing_since_s is None:
             self._failing_since_s = time.monotonic()
         wait_s = self._backoff.next_s()
+        if self._hurry.is_set():
+            wait_s = min(wait_s, _HURRY_WAIT_S)
         _log.error(
             "%s; %d rows are held, next try in %.0f ms",
             problem,
@@ -232,7 +242,9 @@ class Writer:
             wait_s * 1000,
             exc_info=error,
         )
-        self._stop.wait(wait_s)
+        self._woken.wait(wait_s)
+        if not self._stop.is_set():
+            self._woken.clear()
 
     def _count(self, **added: int) -> None:
         """Only the writer's thread counts, so readers see each value whole."""

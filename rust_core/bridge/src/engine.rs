@@ -49,10 +49,12 @@ impl Engine {
         })?;
         let budget = ms(config.drain.budget_ms);
         let started = py.detach(|| {
-            let signals = guard::signals()?;
+            let started = guard::signals(budget)?;
             let engine = labeler_core::Engine::start(config)?;
-            guard::watch(&engine, signals, budget)?;
-            Ok(engine)
+            guard::watch(&engine)?;
+            let engine = started.get_or_init(|| engine);
+            engine.open()?;
+            Ok(engine.clone())
         });
         let inner = started.map_err(|e: Error| errors::to_python(py, &e))?;
         Ok(Self { inner, pid: process::id() })

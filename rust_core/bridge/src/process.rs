@@ -3,9 +3,12 @@
 //! Handled here and not in Python, so that a busy interpreter cannot delay them. Each exit leaves
 //! what was acknowledged as JOURNALED in the journal, so that leaving at once loses nothing.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
-use labeler_core::{Engine, Error, life::State};
+use labeler_core::{Engine, Error, life::State, supervise::Supervisor};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     iterator::Signals,
@@ -23,30 +26,47 @@ const FAILURE_GRACE: Duration = Duration::from_secs(2);
 /// How long a last attempt to close the journal may take.
 const LAST_CLOSE: Duration = Duration::from_millis(200);
 
-/// Takes the signals over. From here on one that comes during the start is answered after it.
-pub fn signals() -> Result<Signals, Error> {
-    Signals::new([SIGTERM, SIGINT])
-        .map_err(|e| Error::Internal { part: "signals", reason: e.to_string() })
-}
-
-/// Watches signals and the engine's life from now on.
-pub fn watch(engine: &Arc<Engine>, mut signals: Signals, budget: Duration) -> Result<(), Error> {
-    let (on_signal, on_failure) = (engine.clone(), engine.clone());
-    engine.supervisor.spawn("signals", "signals".to_owned(), move || {
+/// Takes the signals over, and answers them from now on: during the start by leaving at once, since
+/// nothing was accepted yet and a killed recovery does no harm; later by a drain.
+///
+/// The result is where the engine belongs before its port opens.
+pub fn signals(budget: Duration) -> Result<Arc<OnceLock<Arc<Engine>>>, Error> {
+    let mut signals = Signals::new([SIGTERM, SIGINT])
+        .map_err(|e| Error::Internal { part: "signals", reason: e.to_string() })?;
+    let started: Arc<OnceLock<Arc<Engine>>> = Arc::default();
+    let (engine, broken) = (started.clone(), started.clone());
+    let supervisor = Supervisor::new(move |part, error| {
+        tracing::error!(part, %error, "a part of the service ended");
+        if let Some(engine) = broken.get() {
+            engine.life.fail(error.clone());
+        }
+    });
+    let watchdogs = supervisor.clone();
+    supervisor.spawn("signals", "signals".to_owned(), move || {
         for (count, signal) in signals.forever().enumerate() {
+            let Some(engine) = engine.get() else {
+                write_fatal("a signal during the start: the process exits, nothing was accepted");
+                exit(0);
+            };
             if count > 0 {
-                leave(&on_signal, "a second signal: the process exits at once");
+                leave(engine, "a second signal: the process exits at once");
             }
             tracing::info!(signal, "draining");
-            on_signal.drain();
-            let (watched, budget) = (on_signal.clone(), budget);
-            on_signal.supervisor.spawn("watchdog", "watchdog".to_owned(), move || {
+            engine.drain();
+            let watched = engine.clone();
+            watchdogs.spawn("watchdog", "watchdog".to_owned(), move || {
                 std::thread::sleep(budget);
                 leave(&watched, "the drain's budget is over: the process exits")
             })?;
         }
         Ok(())
     })?;
+    Ok(started)
+}
+
+/// Watches the engine's life from now on.
+pub fn watch(engine: &Arc<Engine>) -> Result<(), Error> {
+    let on_failure = engine.clone();
     engine.supervisor.spawn("failure watch", "failure".to_owned(), move || {
         let mut state = State::Serving;
         while state != State::Failed && state != State::Stopped {

@@ -372,6 +372,9 @@ impl Committer {
         let mut state = self.shared.state.lock();
         if count > 0 {
             let last = plan.first + count - 1;
+            if state.index.pending() == 0 {
+                state.note_first_pending(now);
+            }
             state.index.insert(plan.first..=last, place, plan.record_bytes);
             state.durable_number = last + 1;
             state.counts.journaled += count;

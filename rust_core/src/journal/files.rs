@@ -57,7 +57,8 @@ pub trait Files: Send + Sync {
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
     /// An id that no other journal has.
     fn new_id(&self) -> Uuid;
-    /// Takes the lock file at `path`, making it if needed; `None` if another holds it.
+    /// Takes the lock file at `path`, making it if needed, and leaves the process's id in it;
+    /// `None` if another holds it.
     fn try_lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>>;
 }
 
@@ -143,7 +144,13 @@ impl Files for SystemFiles {
     fn try_lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(Box::new(SystemLock(file)))),
+            Ok(()) => {
+                // For people only, so a disk that is too full for it does not matter.
+                let _ = file.set_len(0).and_then(|()| {
+                    file.write_at(format!("{}\n", std::process::id()).as_bytes(), 0)
+                });
+                Ok(Some(Box::new(SystemLock(file))))
+            }
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error),
         }

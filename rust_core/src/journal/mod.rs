@@ -221,6 +221,21 @@ impl Journal {
         self.shared.confirm(numbers, outcome);
     }
 
+    /// Ends a record whose body means nothing to us; it counts as dead. Its bytes stay in
+    /// `quarantine/`: the file's name is returned, or `None` where they could not be kept.
+    pub fn give_up(&self, number: u64, body: &[u8]) -> Option<String> {
+        let (directory, files) = (&self.shared.config.directory, &*self.shared.files);
+        let kept = quarantine::keep_record(directory, files, number, body);
+        self.confirm(&[number], Outcome::Dead);
+        kept
+    }
+
+    /// How long records have been pending without a single confirmation; zero while it goes on.
+    pub fn unconfirmed(&self) -> Duration {
+        let now = self.shared.clock.now();
+        self.shared.state.lock().unconfirmed(now)
+    }
+
     /// One consistent snapshot: journaled = stored + superseded + dead + pending, always.
     pub fn stats(&self) -> JournalStats {
         self.shared.stats()

@@ -30,25 +30,44 @@ fn try_keep(
     segment: &Segment,
     range: Range<u64>,
 ) -> io::Result<Option<String>> {
+    let name = format!("{}.{}-{}", segment_name(segment.id), range.start, range.end);
+    let mut bytes = vec![0_u8; (range.end - range.start) as usize];
+    read_full(&*segment.file, &mut bytes, range.start)?;
+    place(directory, files, &name, &bytes)
+}
+
+/// Keeps the body of a record that is whole and means nothing to us.
+pub(super) fn keep_record(
+    directory: &Path,
+    files: &dyn Files,
+    number: u64,
+    body: &[u8],
+) -> Option<String> {
+    place(directory, files, &format!("record-{number:020}"), body).ok().flatten()
+}
+
+fn place(
+    directory: &Path,
+    files: &dyn Files,
+    name: &str,
+    bytes: &[u8],
+) -> io::Result<Option<String>> {
     let folder = directory.join(QUARANTINE);
     files.create_directory(&folder)?;
-    let length = range.end - range.start;
-    let name = format!("{}.{}-{}", segment_name(segment.id), range.start, range.end);
+    let length = bytes.len() as u64;
     let mut held = 0;
     for other in files.list(&folder)? {
-        let bytes = files.open(&folder.join(&other), Mode::Read)?.length()?;
-        if other == name && bytes == length {
+        let taken = files.open(&folder.join(&other), Mode::Read)?.length()?;
+        if other == name && taken == length {
             return Ok(Some(format!("{QUARANTINE}/{name}")));
         }
-        held += bytes;
+        held += taken;
     }
     if held + length > QUARANTINE_BYTES_MAX {
         return Ok(None);
     }
-    let mut bytes = vec![0_u8; length as usize];
-    read_full(&*segment.file, &mut bytes, range.start)?;
-    let file = files.open(&folder.join(&name), Mode::Create)?;
-    write_all(&*file, &bytes, 0)?;
+    let file = files.open(&folder.join(name), Mode::Create)?;
+    write_all(&*file, bytes, 0)?;
     file.sync_data()?;
     files.sync_directory(&folder)?;
     files.sync_directory(directory)?;

@@ -366,10 +366,11 @@ pub(super) fn recover(
     let path = directory.join("lock");
     let lock = files.try_lock(&path).map_err(|error| disk("lock", &path, &error))?;
     let Some(lock) = lock else {
+        let holder = holder(&*files, &path);
         return Err(Error::InUse {
             what: "journal",
             name: directory.display().to_string(),
-            hint: "another process holds its lock; stop it, or use another state directory".into(),
+            hint: format!("{holder} holds its lock; stop it, or use another state directory"),
         });
     };
     let found = survey(directory, &*files)?;
@@ -381,6 +382,17 @@ pub(super) fn recover(
         return begin(config, &*files, clock, lock);
     };
     repair(config, &*files, survey, lock)
+}
+
+/// Who holds the lock, by what it has written there.
+fn holder(files: &dyn Files, lock: &Path) -> String {
+    let mut text = [0; 20];
+    let read = files.open(lock, Mode::Read).and_then(|file| read_full(&*file, &mut text, 0));
+    let text = std::str::from_utf8(&text[..read.unwrap_or(0)]).unwrap_or_default();
+    match text.trim().parse::<u32>() {
+        Ok(process) => format!("process {process}"),
+        Err(_) => "another process".to_owned(),
+    }
 }
 
 fn remove_unfinished(directory: &Path, files: &dyn Files) -> Result<()> {

@@ -271,7 +271,11 @@ pub(super) fn create_first(
         .and_then(|()| file.sync_data())
         .and_then(|()| files.rename(&new, &path))
         .and_then(|()| files.sync_directory(&config.directory));
-    made.map_err(|error| disk("allocate", &path, &error))?;
+    if let Err(error) = made {
+        // A disk that was too full for it must not stay full of it.
+        let _ = files.remove(&new);
+        return Err(disk("allocate", &path, &error));
+    }
     Ok(Segment { id: header.segment, file, bytes: config.segment_bytes, end: PAGE_BYTES })
 }
 

@@ -52,6 +52,9 @@ pub struct JournalStats {
     /// Time since the oldest pending record became durable, or since the start; 0 if none is
     /// pending.
     pub oldest_pending_us: u64,
+    /// Time since the last confirmation, or since there was something to confirm; 0 if nothing is
+    /// pending.
+    pub unconfirmed_us: u64,
     /// Bytes of pending records, by each segment's mean.
     pub live_bytes: u64,
     /// Bytes of all segments.
@@ -134,6 +137,8 @@ pub(super) struct State {
     /// Where damage was seen, so that each counts once however often it is read.
     damaged: BTreeSet<Place>,
     ages: VecDeque<(u64, Duration)>,
+    /// When a record was confirmed last, or the first one became pending.
+    confirmed_at: Duration,
     pub(super) ended: Option<Result<()>>,
 }
 
@@ -186,6 +191,7 @@ impl Shared {
                 .map(|damage| Place { segment: damage.segment, offset: damage.offset })
                 .collect(),
             ages: VecDeque::from([(0, clock.now())]),
+            confirmed_at: clock.now(),
             ended: None,
         };
         let queue = Queue {
@@ -266,6 +272,7 @@ impl Shared {
         for &number in numbers {
             state.confirm(number, outcome);
         }
+        state.confirmed_at = self.clock.now();
         let plan = first_of_all && !state.confirms.is_empty();
         if plan {
             state.confirms_since = Some(self.clock.now());
@@ -303,6 +310,7 @@ impl Shared {
             commits_total: counts.commits,
             commit_us: state.commit_us.clone(),
             oldest_pending_us: state.oldest_age(now).as_micros() as u64,
+            unconfirmed_us: state.unconfirmed(now).as_micros() as u64,
             live_bytes: state.index.segments().map(|(_, used)| used.live_bytes()).sum(),
             disk_bytes: state.disk_bytes(),
             segments: state.segments.len() as u64,
@@ -414,6 +422,18 @@ impl State {
             });
         }
         self.ages.push_back((first, now));
+    }
+
+    /// Says that records became durable while nothing was pending: the writer's time begins.
+    pub(super) fn note_first_pending(&mut self, now: Duration) {
+        self.confirmed_at = now;
+    }
+
+    pub(super) fn unconfirmed(&self, now: Duration) -> Duration {
+        if self.index.pending() == 0 {
+            return Duration::ZERO;
+        }
+        now.saturating_sub(self.confirmed_at)
     }
 
     fn oldest_age(&self, now: Duration) -> Duration {

@@ -3,9 +3,12 @@
 //! Never waits and reads no clock: `now_us` is passed in. Refuses in this order: the service's
 //! state, the deadline, the journal's room. What it takes, a permit gives back on every way out.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use crate::{
@@ -53,6 +56,11 @@ impl Admit {
         self.journal.reserve(RECORD_OVERHEAD_BYTES + strings_bytes + 4 * scores)
     }
 
+    /// How long the store has confirmed nothing although labels wait for it.
+    pub fn unconfirmed(&self) -> Duration {
+        self.journal.unconfirmed()
+    }
+
     /// The level that a caller may wait for. Waiters for the store are bounded: one too many waits
     /// for the journal only, or is refused where it made the level a condition.
     pub fn level(
@@ -69,7 +77,7 @@ impl Admit {
         self.stored_waiters.fetch_sub(1, Ordering::AcqRel);
         if required {
             let bound = format!("{} callers", self.stored_waiters_max);
-            let retry_after = std::time::Duration::from_millis(100);
+            let retry_after = Duration::from_millis(100);
             return Err(Error::Overloaded { what: "wait for the store", bound, retry_after });
         }
         Ok((Durability::Journaled, None))

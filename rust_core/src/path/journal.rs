@@ -9,7 +9,7 @@ use std::sync::{Arc, atomic::Ordering};
 use prost::Message as _;
 
 use crate::{
-    clock::Clock,
+    clock::{Clock, Stamps},
     error::Error,
     journal::Journal,
     label::{Answer, Durability},
@@ -28,6 +28,8 @@ pub struct Journaling {
     pub journal: Journal,
     /// For stamps.
     pub clock: Clock,
+    /// The stamps so far.
+    pub stamps: Arc<Stamps>,
     /// Gets rows that have just become durable and know their numbers, before their callers do.
     pub numbered: Arc<Numbered>,
 }
@@ -35,7 +37,7 @@ pub struct Journaling {
 impl Journaling {
     /// Tells callers for whom memory is enough, and appends a batch's answers as one group.
     pub fn append(&self, entries: Vec<Entry>, answers: Vec<Answer>) {
-        let labeled_at_unix_us = self.clock.unix_us();
+        let labeled_at_unix_us = self.stamps.note(self.clock.unix_us());
         let mut reservations = Vec::with_capacity(entries.len());
         let mut rows = Vec::with_capacity(entries.len());
         let mut bodies = Vec::with_capacity(entries.len());

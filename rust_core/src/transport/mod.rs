@@ -17,9 +17,12 @@ pub mod status;
 pub mod stream;
 pub mod wire;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use tonic::{Code, Status};
@@ -52,6 +55,8 @@ pub struct Shared {
     pub config: TransportConfig,
     /// Deadline of a control request that names none, µs.
     pub control_timeout_us: u64,
+    /// After so long without a confirmation the store counts as stalled.
+    pub store_stalled: Duration,
     /// Who answers.
     pub instance_id: String,
     /// In which journal.

@@ -60,8 +60,12 @@ impl Server {
         runtime.block_on(async {
             health::set_live(&health).await;
             health::set_ready(&health, true).await;
+            health::set_store(&health, true).await;
             let listener = TcpListener::from_std(listener).map_err(io)?;
             tokio::spawn(tick());
+            let (path, stalled) = (shared.clone(), shared.store_stalled);
+            let unconfirmed = move || path.path.admit.unconfirmed();
+            tokio::spawn(health::watch_store(health.clone(), unconfirmed, stalled));
             tokio::spawn(accept(shared.clone(), router, listener, draining));
             Ok(())
         })?;
