@@ -50,8 +50,8 @@ pub struct Asked {
     pub id: u64,
     /// What is asked.
     pub ask: Ask,
-    /// Time left when it was taken.
-    pub left: Duration,
+    /// When its caller leaves.
+    pub deadline: Instant,
 }
 
 struct Waiting {
@@ -108,7 +108,7 @@ impl Control {
                 && let Some(Waiting { id, ask, deadline }) = state.queue.pop_front()
             {
                 if deadline > now && state.answers.contains_key(&id) {
-                    taken.push(Asked { id, ask, left: deadline - now });
+                    taken.push(Asked { id, ask, deadline });
                 }
             }
             if state.closed {

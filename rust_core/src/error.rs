@@ -45,7 +45,7 @@ pub enum Error {
     },
     /// The key was used for another payload or model.
     #[error(
-        "sequence {sequence} of robot {robot_id:?} was used for another payload; \
+        "sequence {sequence} of robot {robot_id:?} was used for another payload, model or version; \
          a sequence names one request"
     )]
     KeyReused {

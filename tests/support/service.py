@@ -11,7 +11,8 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -171,6 +172,16 @@ def serve(
     ports = {"transport__grpc_address": "127.0.0.1:0", "admin__address": "127.0.0.1:0"}
     command = [*prefix, str(labeler), "serve", *args]
     return Service(command, state_dir, None, ports | {"state_dir": str(state_dir)} | settings)
+
+
+@contextmanager
+def serving(state_dir: Path, **settings: object) -> Iterator[Service]:
+    """A service that serves until the block ends: for the fixtures of a whole file."""
+    one = serve(state_dir, **settings)  # type: ignore[arg-type]
+    try:
+        yield one.wait_ready()
+    finally:
+        one.close()
 
 
 StartService = Callable[..., Service]

@@ -1,5 +1,7 @@
 //! Control requests across the border: groups up, answers down.
 
+use std::time::Instant;
+
 use labeler_core::{
     Error, Result,
     control::{Answered, Ask, Asked},
@@ -44,7 +46,9 @@ pub fn asked<'py>(py: Python<'py>, asked: &Asked) -> PyResult<Bound<'py, PyDict>
     request.set_item("id", asked.id)?;
     request.set_item("kind", kind)?;
     request.set_item("body", body)?;
-    request.set_item("deadline_ms", asked.left.as_millis() as u64)?;
+    // Now that Python goes on: it may have been busy since the request was taken.
+    let left = asked.deadline.saturating_duration_since(Instant::now());
+    request.set_item("deadline_ms", left.as_millis() as u64)?;
     Ok(request)
 }
 

@@ -35,6 +35,23 @@ pub(super) struct Admission {
     refused: AtomicU64,
 }
 
+/// How much of the room a record may use up.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Share {
+    All,
+    /// What is left when a quarter is kept for others.
+    Spare,
+}
+
+impl Share {
+    fn of(self, bytes: u64) -> u64 {
+        match self {
+            Share::All => bytes,
+            Share::Spare => bytes - bytes / 4,
+        }
+    }
+}
+
 /// Room for one record, or several; dropping it gives it back.
 #[derive(Debug)]
 pub struct Reservation {
@@ -73,9 +90,9 @@ impl Admission {
     }
 
     /// Takes room for one record.
-    pub(super) fn reserve(self: &Arc<Self>, bytes: usize) -> Result<Reservation> {
+    pub(super) fn reserve(self: &Arc<Self>, bytes: usize, share: Share) -> Result<Reservation> {
         self.check_size(bytes)?;
-        self.charge(charge_of(bytes))
+        self.charge(charge_of(bytes), share)
     }
 
     /// Refuses a record that no segment could hold.
@@ -91,14 +108,14 @@ impl Admission {
     }
 
     /// Takes room for so many charged bytes.
-    pub(super) fn charge(self: &Arc<Self>, charge: u64) -> Result<Reservation> {
+    pub(super) fn charge(self: &Arc<Self>, charge: u64, share: Share) -> Result<Reservation> {
         let charged = self.charged.fetch_add(charge, Ordering::AcqRel) + charge;
         // From here on the drop gives it back, also when it is refused below.
         let reservation = Reservation { admission: Arc::clone(self), charge };
-        if charged > self.memory_bytes_max {
+        if charged > share.of(self.memory_bytes_max) {
             return Err(self.refuse(self.memory_bytes_max, "not yet committed", RETRY_MEMORY));
         }
-        if charged > self.room.load(Ordering::Acquire) {
+        if charged > share.of(self.room.load(Ordering::Acquire)) {
             let at_bound = self.at_bound.load(Ordering::Relaxed) != 0;
             let retry_after = if at_bound { RETRY_DISK } else { RETRY_SPACE };
             return Err(self.refuse(self.disk_bytes_max, "on disk", retry_after));
@@ -142,11 +159,25 @@ mod tests {
     fn a_dropped_reservation_gives_its_room_back() {
         let admission = Arc::new(Admission::new(1000, 1 << 20, 500));
         admission.publish(1 << 20, false);
-        let held = admission.reserve(400).unwrap();
-        assert!(matches!(admission.reserve(500), Err(Error::Overloaded { .. })));
+        let held = admission.reserve(400, Share::All).unwrap();
+        assert!(matches!(admission.reserve(500, Share::All), Err(Error::Overloaded { .. })));
         drop(held);
         assert_eq!(admission.charged(), 0);
-        admission.reserve(500).unwrap();
+        admission.reserve(500, Share::All).unwrap();
+    }
+
+    #[test]
+    fn what_may_wait_leaves_a_quarter_of_memory_and_disk_to_others() {
+        let charge = charge_of(100);
+        for (memory, room) in [(8 * charge, 1 << 20), (1 << 20, 8 * charge)] {
+            let admission = Arc::new(Admission::new(memory, 1 << 20, 500));
+            admission.publish(room, false);
+            let reserve = |share| admission.reserve(100, share);
+            let mut held: Vec<_> = (0..8).flat_map(|_| reserve(Share::Spare)).collect();
+            assert_eq!(held.len(), 6);
+            held.extend((0..8).flat_map(|_| reserve(Share::All)));
+            assert_eq!(held.len(), 8);
+        }
     }
 
     #[test]
@@ -157,14 +188,14 @@ mod tests {
             Err(Error::Overloaded { what: "journal", retry_after, .. }) => retry_after,
             other => panic!("{other:?}"),
         };
-        assert_eq!(wait(admission.reserve(100)), RETRY_DISK);
-        assert_eq!(wait(admission.reserve(900)), RETRY_DISK.min(RETRY_MEMORY));
+        assert_eq!(wait(admission.reserve(100, Share::All)), RETRY_DISK);
+        assert_eq!(wait(admission.reserve(900, Share::All)), RETRY_DISK.min(RETRY_MEMORY));
     }
 
     #[test]
     fn a_record_that_no_segment_can_hold_is_refused_for_good() {
         let admission = Arc::new(Admission::new(1 << 20, 1 << 20, 500));
         admission.publish(1 << 20, false);
-        assert!(matches!(admission.reserve(501), Err(Error::Invalid { .. })));
+        assert!(matches!(admission.reserve(501, Share::All), Err(Error::Invalid { .. })));
     }
 }

@@ -37,6 +37,7 @@ pub use recovery::{Damage, Recovery};
 pub use state::JournalStats;
 
 use crate::error::{Error, Result};
+use admission::Share;
 use state::Shared;
 
 /// No record is longer, whatever the segment's size.
@@ -171,7 +172,12 @@ impl Journal {
     /// Atomics only. `Error::Overloaded` says how long to wait; dropping the reservation gives it
     /// back.
     pub fn reserve(&self, bytes: usize) -> Result<Reservation> {
-        self.shared.admission.reserve(bytes)
+        self.shared.admission.reserve(bytes, Share::All)
+    }
+
+    /// The same for a record that may wait: a quarter of the room is left to others.
+    pub fn reserve_spare(&self, bytes: usize) -> Result<Reservation> {
+        self.shared.admission.reserve(bytes, Share::Spare)
     }
 
     /// Appends records; their numbers are consecutive from the returned one. Never waits for the

@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
-use super::admission::{Admission, charge_of};
+use super::admission::{Admission, Share, charge_of};
 use super::files::{Clock, FileLock, Files, LogFile};
 use super::format::{Place, journal_seed};
 use super::index::Index;
@@ -238,7 +238,7 @@ impl Shared {
         }
         let held: u64 = reservations.iter().map(Reservation::charge).sum();
         if needed > held {
-            reservations.push(self.admission.charge(needed - held)?);
+            reservations.push(self.admission.charge(needed - held, Share::All)?);
         }
         let mut queue = self.queue.lock();
         if let Some(ended) = &queue.ended {

@@ -14,7 +14,7 @@ use std::{
 use crate::{
     error::{Error, Result},
     journal::{Journal, Reservation},
-    label::Durability,
+    label::{Durability, Priority},
     limits::RECORD_OVERHEAD_BYTES,
     stages::Stage,
 };
@@ -51,9 +51,18 @@ impl Admit {
     }
 
     /// Room in the journal for a record with `strings_bytes` of text and `scores` numbers, so that
-    /// a label once made can always be journaled.
-    pub fn reserve(&self, strings_bytes: usize, scores: usize) -> Result<Reservation> {
-        self.journal.reserve(RECORD_OVERHEAD_BYTES + strings_bytes + 4 * scores)
+    /// a label once made can always be journaled. Bulk leaves a part of it to robots.
+    pub fn reserve(
+        &self,
+        priority: Priority,
+        strings_bytes: usize,
+        scores: usize,
+    ) -> Result<Reservation> {
+        let bytes = RECORD_OVERHEAD_BYTES + strings_bytes + 4 * scores;
+        match priority {
+            Priority::Robot => self.journal.reserve(bytes),
+            Priority::Bulk => self.journal.reserve_spare(bytes),
+        }
     }
 
     /// How long the store has confirmed nothing although labels wait for it.
@@ -61,22 +70,28 @@ impl Admit {
         self.journal.unconfirmed()
     }
 
-    /// The level that a caller may wait for. Waiters for the store are bounded: one too many waits
-    /// for the journal only, or is refused where it made the level a condition.
+    /// The level that a caller may wait for. Waiters for the store are bounded, bulk ones by three
+    /// quarters of that: one too many waits for the journal only, or is refused where it made the
+    /// level a condition.
     pub fn level(
         &self,
         asked: Durability,
         required: bool,
+        priority: Priority,
     ) -> Result<(Durability, Option<StoredWaiter>)> {
         if asked < Durability::Stored {
             return Ok((asked, None));
         }
-        if self.stored_waiters.fetch_add(1, Ordering::AcqRel) < self.stored_waiters_max {
+        let waiters_max = match priority {
+            Priority::Robot => self.stored_waiters_max,
+            Priority::Bulk => self.stored_waiters_max - self.stored_waiters_max / 4,
+        };
+        if self.stored_waiters.fetch_add(1, Ordering::AcqRel) < waiters_max {
             return Ok((asked, Some(StoredWaiter(self.stored_waiters.clone()))));
         }
         self.stored_waiters.fetch_sub(1, Ordering::AcqRel);
         if required {
-            let bound = format!("{} callers", self.stored_waiters_max);
+            let bound = format!("{waiters_max} callers");
             let retry_after = Duration::from_millis(100);
             return Err(Error::Overloaded { what: "wait for the store", bound, retry_after });
         }

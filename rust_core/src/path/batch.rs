@@ -16,6 +16,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::{
     clock::Clock, config::PathConfig, error::Error, label::Priority, limits::BATCH_ROWS_MAX,
+    row::Row,
 };
 
 use super::{Batches, Entry, Formed};
@@ -103,10 +104,9 @@ impl RunCost {
         self.run_us as u64
     }
 
-    /// Rows that fit `budget_us`, at least 1.
+    /// Rows that fit `budget_us`, at least 1; 1 before anything was measured.
     fn rows_within(&self, budget_us: u64) -> usize {
-        if self.row_us <= 0.0 { usize::MAX } else { (budget_us as f64 / self.row_us) as usize }
-            .max(1)
+        if self.row_us > 0.0 { (budget_us as f64 / self.row_us).max(1.0) as usize } else { 1 }
     }
 }
 
@@ -232,6 +232,18 @@ impl Queue {
         drop(entry);
     }
 
+    /// The same for a row whose place only its first caller knows: one that was joined.
+    pub fn remove_row(&self, row: &Arc<Row>) {
+        let deadline_us = row.asked.deadline_us;
+        let mut waiting = self.waiting.lock();
+        let side = waiting.side(row.asked.priority);
+        let mut places = side.range((deadline_us, 0)..=(deadline_us, u64::MAX));
+        let place = places.find(|(_, entry)| Arc::ptr_eq(&entry.row, row)).map(|(place, _)| *place);
+        let entry = place.and_then(|place| side.remove(&place));
+        drop(waiting);
+        drop(entry);
+    }
+
     /// Takes no more rows; those inside are still served.
     pub fn close(&self) {
         self.waiting.lock().closed = true;
@@ -287,7 +299,7 @@ mod tests {
     use super::*;
     use crate::{
         label::{Durability, Key},
-        row::{Asked, Row},
+        row::Asked,
     };
 
     const LIMITS: BatchLimits = BatchLimits {
@@ -355,6 +367,25 @@ mod tests {
         let mut waiting = queue.waiting.lock();
         waiting.cost.observe(1, 600);
         assert_eq!(waiting.form(0, &LIMITS).rows.len(), 1);
+    }
+
+    #[test]
+    fn a_bulk_batch_whose_cost_nobody_knows_is_one_row() {
+        let queue = queue((1..=3).map(|s| entry(s, Priority::Bulk, 100_000)));
+        let mut waiting = queue.waiting.lock();
+        assert_eq!(waiting.form(0, &LIMITS).rows.len(), 1);
+        waiting.cost.observe(1, 100);
+        assert_eq!(waiting.form(0, &LIMITS).rows.len(), 2);
+    }
+
+    #[test]
+    fn a_joined_row_that_all_leave_frees_its_place_and_no_other() {
+        let queue = queue((1..=3).map(|s| entry(s, Priority::Robot, 100)));
+        let rows: Vec<_> =
+            queue.waiting.lock().robots.values().map(|entry| entry.row.clone()).collect();
+        queue.remove_row(&rows[1]);
+        queue.remove_row(&rows[1]);
+        assert_eq!(sequences(&queue.waiting.lock().form(0, &LIMITS).rows), vec![1, 3]);
     }
 
     #[test]

@@ -88,6 +88,11 @@ impl Dedupe {
         Seen::New
     }
 
+    /// A row found here turned out to be another version's than the one asked for.
+    pub fn count_conflict(&self) {
+        self.remembered.lock().counts.conflicts_total += 1;
+    }
+
     /// Puts a row in that was recovered from the journal.
     pub fn restore(&self, row: Arc<Row>) {
         let mut remembered = self.remembered.lock();

@@ -130,10 +130,6 @@ pub struct Path {
     pub clock: Clock,
 }
 
-/// Tries at a key whose row, shared with another caller, ended by that caller's deadline or
-/// absence.
-const JOINS_MAX: usize = 3;
-
 impl Path {
     /// Answers one request. Dropping the future withdraws it: a row that nobody else waits for and
     /// that no batch has taken is not computed.
@@ -144,12 +140,14 @@ impl Path {
         let deadline_us = arrival.arrived_us + timeout_us.min(DEADLINE_US_MAX);
         self.admit.admit(deadline_us, self.clock.now_us())?;
         let durability = request.durability.unwrap_or(self.defaults.durability);
-        let (level, _place) = self.admit.level(durability, request.durability_required)?;
+        let required = request.durability_required;
+        let (level, _place) = self.admit.level(durability, required, request.priority)?;
         let mut version = self.served.resolve(&request.model, &request.version)?;
         let mut values = Some(version.values(&request.payload)?);
         let digest = digest(&version.manifest.name, &request.payload.values);
-        let want = self.want(level, request.durability_required, deadline_us, arrival.arrived_us);
-        for _ in 0..JOINS_MAX {
+        let want = self.want(level, required, deadline_us, arrival.arrived_us);
+        // Again where a row shared with another caller ended by that one's deadline or absence.
+        loop {
             let admitted_us = self.clock.now_us();
             timing.set(Stage::Admit, arrival.decoded_us, admitted_us);
             let row = Arc::new(Row::new(asked(&request, digest, deadline_us), level));
@@ -157,8 +155,7 @@ impl Path {
             timing.set(Stage::Cache, admitted_us, self.clock.now_us());
             let waiter = match seen {
                 Seen::Conflict => return Err(key_reused(&request)),
-                // A joined row that its last caller leaves is skipped when its batch is formed.
-                Seen::Again(first) => Waiter::new(first, None),
+                Seen::Again(first) => self.joined(first, &version),
                 Seen::New => self.enqueue(row.clone(), &mut version, &request, values.take())?,
             };
             let joined = !Arc::ptr_eq(waiter.row(), &row);
@@ -167,6 +164,10 @@ impl Path {
                 Err(error) => return Err(error),
                 Ok(level) => {
                     let row = waiter.row().clone();
+                    if joined && !is_of_version(&row, &request.version) {
+                        self.dedupe.count_conflict();
+                        return Err(key_reused(&request));
+                    }
                     let resumed_us = self.clock.now_us();
                     let begun_us = joined.then_some(admitted_us);
                     stamp(&row, begun_us, resumed_us, &mut timing);
@@ -175,7 +176,6 @@ impl Path {
                 }
             }
         }
-        Err(Error::DeadlinePassed { stage: Stage::Cache, label_exists: false })
     }
 
     fn want(&self, level: Durability, required: bool, deadline_us: u64, from_us: u64) -> Want {
@@ -235,7 +235,7 @@ impl Path {
         let label_bytes = manifest.labels.iter().map(|l| l.len()).max().unwrap_or(0);
         let names = manifest.name.len() + manifest.version.len() + label_bytes;
         let strings = names + request.key.robot_id.len() + request.sku.len();
-        self.admit.reserve(strings, manifest.labels.len())
+        self.admit.reserve(request.priority, strings, manifest.labels.len())
     }
 
     fn waiter(&self, row: &Arc<Row>, version: &Arc<Version>, place: (u64, u64)) -> Waiter {
@@ -245,6 +245,17 @@ impl Path {
             version.queue.remove(row.asked.priority, place);
         };
         Waiter::new(row.clone(), Some(Box::new(withdraw)))
+    }
+
+    /// The last caller of a row takes it out of its queue, also where it is not the first. A row
+    /// whose version was replaced meanwhile leaves when its batch is formed.
+    fn joined(&self, row: Arc<Row>, version: &Arc<Version>) -> Waiter {
+        let (version, dedupe) = (version.clone(), self.dedupe.clone());
+        let withdraw = move |row: &Arc<Row>| {
+            dedupe.forget(row);
+            version.queue.remove_row(row);
+        };
+        Waiter::new(row, Some(Box::new(withdraw)))
     }
 }
 
@@ -272,6 +283,11 @@ fn asked(request: &Request, digest: u128, deadline_us: u64) -> Asked {
         captured_at_unix_us: request.captured_at_unix_us,
         sku: request.sku.clone(),
     }
+}
+
+/// Whether the row's answer is one that a request for this version (empty: any) may get.
+fn is_of_version(row: &Row, version: &str) -> bool {
+    version.is_empty() || row.answer().is_some_and(|answer| &*answer.version == version)
 }
 
 fn key_reused(request: &Request) -> Error {
