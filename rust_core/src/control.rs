@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     error::{Error, Result},
-    proto,
+    faults, proto,
     stages::Stage,
 };
 
@@ -85,6 +85,7 @@ impl Control {
     /// Asks and waits until `deadline`. Dropping the future withdraws the request.
     pub async fn ask(&self, ask: Ask, deadline: Instant) -> Result<Answered> {
         let (id, receiver) = self.enqueue(ask, deadline)?;
+        faults::point("control");
         let _withdraw = Withdraw { control: self, id };
         match tokio::time::timeout_at(deadline.into(), receiver).await {
             Ok(Ok(answer)) => answer,
@@ -102,6 +103,7 @@ impl Control {
         let until = Instant::now() + timeout;
         let mut state = self.state.lock();
         loop {
+            faults::point("control take");
             let now = Instant::now();
             let mut taken = Vec::new();
             while taken.len() < rows_max

@@ -17,7 +17,7 @@ use crate::{
     config::{CoreConfig, PathConfig},
     control::Control,
     error::{Error, Result},
-    identity,
+    faults, identity,
     journal::{self, Journal, Outcome, Recovery},
     label::Durability,
     life::{Life, State},
@@ -46,11 +46,14 @@ pub struct Engine {
     /// The stamps that labels got.
     pub stamps: Arc<Stamps>,
     config: CoreConfig,
-    server: Arc<OnceLock<Mutex<Option<Server>>>>,
+    server: Arc<Serves>,
     committer: Mutex<Option<JoinHandle<()>>>,
     /// Who starts threads.
     pub supervisor: Supervisor,
 }
+
+/// What a part's failure has to shut; empty until the port is open.
+type Serves = OnceLock<(Arc<Shared>, Mutex<Option<Server>>)>;
 
 /// How long the journal may take to close.
 const JOURNAL_CLOSE: Duration = Duration::from_secs(5);
@@ -63,7 +66,7 @@ impl Engine {
         let runtime = load_runtime(&config.models.runtime_library)?;
         tracing::info!(path = %runtime.path.display(), version = runtime.version, "ONNX Runtime");
         let life = Arc::new(Life::default());
-        let server: Arc<OnceLock<Mutex<Option<Server>>>> = Arc::default();
+        let server: Arc<Serves> = Arc::default();
         let supervisor = supervisor(life.clone(), server.clone());
         let starting = Starting::begin(&supervisor, &config.journal.directory)?;
         let files = starting.files(Arc::new(journal::SystemFiles));
@@ -139,8 +142,10 @@ impl Engine {
 
     /// Opens the port: from here on requests come.
     pub fn open(self: &Arc<Self>) -> Result<()> {
-        let server = Server::start(self.shared.clone()).or_else(|error| self.give_up(error))?;
-        self.server.get_or_init(Mutex::default).lock().replace(server);
+        let server = Server::start(self.shared.clone(), &self.supervisor)
+            .or_else(|error| self.give_up(error))?;
+        let (_, held) = self.server.get_or_init(|| (self.shared.clone(), Mutex::default()));
+        held.lock().replace(server);
         Ok(())
     }
 
@@ -150,9 +155,13 @@ impl Engine {
         Err(error)
     }
 
+    fn take_server(&self) -> Option<Server> {
+        self.server.get().and_then(|(_, server)| server.lock().take())
+    }
+
     /// `host:port` that it listens on.
     pub fn grpc_address(&self) -> String {
-        let server = self.server.get().map(|s| s.lock());
+        let server = self.server.get().map(|(_, server)| server.lock());
         server.and_then(|s| s.as_ref().map(|s| s.address().to_string())).unwrap_or_default()
     }
 
@@ -194,8 +203,9 @@ impl Engine {
             let lame_duck = Duration::from_millis(engine.config.drain.lame_duck_ms);
             let budget = Duration::from_millis(engine.config.drain.budget_ms);
             let budget = budget.saturating_sub(lame_duck) / 2;
-            if let Some(server) = engine.server.get().and_then(|s| s.lock().take()) {
+            if let Some(server) = engine.take_server() {
                 server.not_ready();
+                faults::point("drain");
                 // Lame duck: balancers take their time to see that this pod is not ready.
                 std::thread::sleep(lame_duck);
                 let done = server.drain(budget);
@@ -220,7 +230,7 @@ impl Engine {
         }
         self.shared.control.close();
         // After a failure nothing has drained it.
-        if let Some(server) = self.server.get().and_then(|s| s.lock().take()) {
+        if let Some(server) = self.take_server() {
             server.refuse();
             server.stop();
         }
@@ -237,13 +247,14 @@ impl Engine {
     }
 }
 
-fn supervisor(life: Arc<Life>, server: Arc<OnceLock<Mutex<Option<Server>>>>) -> Supervisor {
+fn supervisor(life: Arc<Life>, serves: Arc<Serves>) -> Supervisor {
     Supervisor::new(move |part, error| {
         tracing::error!(part, %error, "a part of the service ended; it stops serving");
         life.fail(error.clone());
-        // During the start there is no server yet, and during a drain nobody is told twice.
-        if let Some(server) = server.get()
-            && let Some(server) = server.try_lock()
+        // During the start there is no server yet, and during a drain another has it.
+        let Some((shared, server)) = serves.get() else { return };
+        shared.path.admit.close();
+        if let Some(server) = server.try_lock()
             && let Some(server) = server.as_ref()
         {
             server.refuse();

@@ -12,6 +12,7 @@ pub mod config;
 pub mod control;
 pub mod engine;
 pub mod error;
+pub mod faults;
 pub mod identity;
 pub mod journal;
 pub mod label;

@@ -4,13 +4,19 @@
 //! session is dropped on that same thread, after its last batch. Operations run one after the
 //! other.
 
-use std::{collections::HashMap, sync::Arc, sync::mpsc, thread::JoinHandle};
+use std::{
+    collections::HashMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, mpsc},
+    thread::JoinHandle,
+};
 
 use parking_lot::Mutex;
 
 use crate::{
     clock::Clock,
     error::{Error, Result},
+    faults,
     models::{Available, Repository, Session},
     path::{
         batch::{BatchLimits, Queue},
@@ -19,7 +25,7 @@ use crate::{
         served::{Counts, Served, Version},
     },
     proto::{ModelState, ModelVersion},
-    supervise::Supervisor,
+    supervise::{Supervisor, panic_message},
 };
 
 /// What a version's thread needs.
@@ -149,7 +155,7 @@ impl Serving {
         let (sender, receiver) = mpsc::sync_channel(1);
         let name = format!("infer-{}", available.name);
         let serve = move || {
-            let session = match Session::load(&available, limits.batch_rows_max) {
+            let session = match loaded(&available, limits.batch_rows_max) {
                 Ok(session) => session,
                 Err(error) => {
                     let _ = sender.send(Err(error));
@@ -163,6 +169,7 @@ impl Serving {
                 queue: Queue::new(limits, counts.batches.clone(), clock),
                 counts,
             });
+            let _left = Left(version.clone());
             let _ = sender.send(Ok(version.clone()));
             let answered = |rows, answers| journaling.append(rows, answers);
             infer::serve(session, &version.queue, &clock, answered)
@@ -179,6 +186,28 @@ impl Serving {
                 Err(Error::Internal { part: "inference", reason })
             }
         }
+    }
+}
+
+/// A model that makes the loader panic is a bad model; what is served goes on.
+fn loaded(available: &Available, rows_max: usize) -> Result<Session> {
+    let load = || {
+        faults::point("load");
+        Session::load(available, rows_max)
+    };
+    catch_unwind(AssertUnwindSafe(load)).unwrap_or_else(|panic| {
+        let (name, reason) = (&available.name, panic_message(&*panic));
+        tracing::error!(model = %name, version = %available.version, reason, "a load panicked");
+        Err(Error::Internal { part: "model load", reason })
+    })
+}
+
+/// Held by a version's thread: however that ends, nobody waits for it any longer.
+struct Left(Arc<Version>);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        self.0.queue.abandon();
     }
 }
 

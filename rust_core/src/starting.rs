@@ -16,6 +16,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use uuid::Uuid;
 
 use crate::{
     error::Result,
@@ -139,6 +140,9 @@ impl Files for Counted<dyn Files> {
     }
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         self.inner.sync_directory(path)
+    }
+    fn new_id(&self) -> Uuid {
+        self.inner.new_id()
     }
     fn try_lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
         self.inner.try_lock(path)

@@ -1,14 +1,17 @@
 //! The supervisor: the one place that starts threads, and that notices when one ends.
 //!
-//! A long-lived thread that panics or returns an error is never silent: its end goes to `on_end`,
-//! which the engine turns into NOT_SERVING and an exit (TRAPS 13).
+//! A long-lived thread or task that panics or returns an error is never silent: its end goes to
+//! `on_end`, which the engine turns into NOT_SERVING and an exit (TRAPS 13).
 
 use std::{
     any::Any,
+    future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     thread::JoinHandle,
 };
+
+use futures_util::FutureExt as _;
 
 use crate::error::{Error, Result};
 
@@ -47,6 +50,24 @@ impl Supervisor {
             .spawn(run)
             .map_err(|e| Error::Internal { part, reason: format!("no thread: {e}") })
     }
+
+    /// A task whose panic is reported as a thread's is; its end is a normal end.
+    pub fn watched(
+        &self,
+        part: &'static str,
+        body: impl Future<Output = ()> + Send + 'static,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let this = self.clone();
+        AssertUnwindSafe(body).catch_unwind().map(move |ended| {
+            if let Err(panic) = ended {
+                let error = Error::Internal { part, reason: panic_message(&*panic) };
+                // What it sets off may wait, and no task may.
+                if let Err(none) = this.spawn(part, format!("{part} end"), || Err(error)) {
+                    tracing::error!(error = %none, part, "the end of a task is not reported");
+                }
+            }
+        })
+    }
 }
 
 /// What a panic said.
@@ -70,6 +91,18 @@ mod tests {
         });
         supervisor.spawn("committer", "c".into(), || panic!("lost")).unwrap().join().unwrap();
         assert_eq!(receiver.recv().unwrap(), ("committer", "committer failed: panic: lost".into()));
+    }
+
+    #[tokio::test]
+    async fn a_panic_of_a_watched_task_is_reported_by_a_thread_that_may_wait() {
+        let (sender, receiver) = mpsc::channel();
+        let supervisor = Supervisor::new(move |part, error| {
+            let waits = tokio::runtime::Handle::try_current().is_err();
+            sender.send((part, error.to_string(), waits)).unwrap();
+        });
+        tokio::spawn(supervisor.watched("accept", async { panic!("deaf") })).await.unwrap();
+        let told = receiver.recv().unwrap();
+        assert_eq!(told, ("accept", "accept failed: panic: deaf".into(), true));
     }
 
     #[test]

@@ -86,13 +86,6 @@ def test_a_state_directory_that_is_a_file_is_named_with_exit_code_74(
     refused(start_service(tmp_path / "file", ready=False), 74, str(tmp_path / "file"))
 
 
-def test_a_library_that_is_none_is_named(start_service: StartService, tmp_path: Path) -> None:
-    (tmp_path / "libonnxruntime.so").write_text("not a library")
-    path = str(tmp_path / "libonnxruntime.so")
-    service = start_service(ready=False, models__runtime_library=path)
-    refused(service, labeler.RuntimeLibraryError.exit_code, path)
-
-
 def test_the_address_is_free_again_after_a_stop(start_service: StartService) -> None:
     first = start_service()
     address = first.address

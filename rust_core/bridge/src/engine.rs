@@ -1,9 +1,16 @@
 //! `Engine` as Python sees it. Every call first checks that this is the process that started it;
 //! every call that waits releases the GIL.
 
-use std::{process, sync::Arc, time::Duration};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    process,
+    sync::Arc,
+    time::Duration,
+};
 
-use labeler_core::{Error, config::CoreConfig, journal::Outcome, life::State, snapshot};
+use labeler_core::{
+    Error, config::CoreConfig, journal::Outcome, life::State, snapshot, supervise::panic_message,
+};
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
@@ -31,7 +38,14 @@ impl Engine {
         call: impl FnOnce(&Arc<labeler_core::Engine>) -> labeler_core::Result<T> + Send,
     ) -> PyResult<T> {
         let engine = self.here(py)?;
-        py.detach(|| call(engine)).map_err(|e| errors::to_python(py, &e))
+        // A panic as an exception of Python's own would pass by every `except Exception` above.
+        let caught = || {
+            catch_unwind(AssertUnwindSafe(|| call(engine))).unwrap_or_else(|panic| {
+                let reason = panic_message(&*panic);
+                Err(Error::Internal { part: "call from Python", reason })
+            })
+        };
+        py.detach(caught).map_err(|e| errors::to_python(py, &e))
     }
 }
 
@@ -48,6 +62,7 @@ impl Engine {
             errors::to_python(py, &error)
         })?;
         let budget = ms(config.drain.budget_ms);
+        logs::tell_panics();
         let started = py.detach(|| {
             let started = guard::signals(budget)?;
             let engine = labeler_core::Engine::start(config)?;
@@ -57,6 +72,7 @@ impl Engine {
             Ok(engine.clone())
         });
         let inner = started.map_err(|e: Error| errors::to_python(py, &e))?;
+        guard::stop_at_exit(py, &inner)?;
         Ok(Self { inner, pid: process::id() })
     }
 
@@ -185,6 +201,7 @@ impl Engine {
     fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let mut value = self.call(py, |engine| Ok(snapshot::take(engine)))?;
         value["logs"] = serde_json::json!({ "dropped_total": logs::dropped_total() });
+        value["panics_total"] = logs::panics_total().into();
         convert::json(py, &value)
     }
 

@@ -4,8 +4,13 @@
 //! No line crosses to Python, so a busy interpreter cannot stall the path (TRAPS 12).
 
 use std::{
+    backtrace::{Backtrace, BacktraceStatus},
     io::{IsTerminal as _, Write as _},
-    sync::{OnceLock, mpsc},
+    sync::{
+        Once, OnceLock,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
     time::Duration,
 };
 
@@ -51,6 +56,32 @@ pub fn init_logging(level: &str, format: &str) -> PyResult<()> {
 /// Lines that were dropped since the start.
 pub fn dropped_total() -> u64 {
     LOGGING.get().map_or(0, |(dropped, _)| dropped.dropped_lines() as u64)
+}
+
+static PANICS_TOTAL: AtomicU64 = AtomicU64::new(0);
+
+/// From now on a panic of our code is counted and becomes a line of the log. What is there by
+/// default writes to stderr and waits for it: where nobody reads, so would the thread.
+pub fn tell_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        std::panic::set_hook(Box::new(|info| {
+            PANICS_TOTAL.fetch_add(1, Ordering::Relaxed);
+            let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
+            let place = info.location().map(ToString::to_string).unwrap_or_default();
+            let reason = info.payload_as_str().unwrap_or("without a message");
+            // Empty unless RUST_BACKTRACE asks for one.
+            let backtrace = Backtrace::capture();
+            let asked = backtrace.status() == BacktraceStatus::Captured;
+            let backtrace = asked.then(|| backtrace.to_string());
+            tracing::error!(thread, place, reason, backtrace, "panic");
+        }));
+    });
+}
+
+/// Panics since the start, whatever they ended.
+pub fn panics_total() -> u64 {
+    PANICS_TOTAL.load(Ordering::Relaxed)
 }
 
 /// One line of the log's schema, written at once: an exit follows. A stderr that nobody reads

@@ -4,15 +4,20 @@
 //! what was acknowledged as JOURNALED in the journal, so that leaving at once loses nothing.
 
 use std::{
+    process,
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use labeler_core::{Engine, Error, life::State, supervise::Supervisor};
+use pyo3::{
+    prelude::*,
+    types::{PyCFunction, PyDict, PyTuple},
+};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     iterator::Signals,
-    low_level::exit,
+    low_level::{emulate_default_handler, exit, register},
 };
 
 use crate::logs::write_fatal;
@@ -26,13 +31,33 @@ const FAILURE_GRACE: Duration = Duration::from_secs(2);
 /// How long a last attempt to close the journal may take.
 const LAST_CLOSE: Duration = Duration::from_millis(200);
 
+/// Ends the engine before the interpreter is taken down, however the program leaves: the labels
+/// that it has acknowledged are closed in the journal, and no thread of ours runs while libraries
+/// are unloaded. A forked child has no such threads, and the journal is its parent's.
+pub fn stop_at_exit(py: Python<'_>, engine: &Arc<Engine>) -> PyResult<()> {
+    let (engine, pid) = (Arc::downgrade(engine), process::id());
+    let stop = move |args: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
+        if let Some(engine) = engine.upgrade()
+            && process::id() == pid
+            && let Err(error) = args.py().detach(|| engine.stop())
+        {
+            write_fatal(&format!("the exit left something undone, recovery is next: {error}"));
+        }
+    };
+    let stop = PyCFunction::new_closure(py, None, None, stop)?;
+    py.import("atexit")?.call_method1("register", (stop,)).map(drop)
+}
+
 /// Takes the signals over, and answers them from now on: during the start by leaving at once, since
 /// nothing was accepted yet and a killed recovery does no harm; later by a drain.
 ///
 /// The result is where the engine belongs before its port opens.
 pub fn signals(budget: Duration) -> Result<Arc<OnceLock<Arc<Engine>>>, Error> {
-    let mut signals = Signals::new([SIGTERM, SIGINT])
-        .map_err(|e| Error::Internal { part: "signals", reason: e.to_string() })?;
+    let failed = |e: std::io::Error| Error::Internal { part: "signals", reason: e.to_string() };
+    for signal in [SIGTERM, SIGINT] {
+        in_a_child(signal).map_err(failed)?;
+    }
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(failed)?;
     let started: Arc<OnceLock<Arc<Engine>>> = Arc::default();
     let (engine, broken) = (started.clone(), started.clone());
     let supervisor = Supervisor::new(move |part, error| {
@@ -62,6 +87,20 @@ pub fn signals(budget: Duration) -> Result<Arc<OnceLock<Arc<Engine>>>, Error> {
         Ok(())
     })?;
     Ok(started)
+}
+
+/// A forked child inherits the handler and not the thread that acts on it: without this it could
+/// not be terminated.
+fn in_a_child(signal: i32) -> std::io::Result<()> {
+    let pid = process::id();
+    let end = move || {
+        if process::id() != pid {
+            // Nothing can be done about a failure in a handler; the signal is lost then.
+            let _ = emulate_default_handler(signal);
+        }
+    };
+    // SAFETY: getpid, and what `emulate_default_handler` is documented to do, are safe in a handler.
+    unsafe { register(signal, end) }.map(drop)
 }
 
 /// Watches the engine's life from now on.

@@ -19,6 +19,7 @@ use super::state::{Entry, Shared, Sleep};
 use super::upkeep::Upkeep;
 use super::{Done, RECORD_BYTES_MAX, Reservation};
 use crate::error::{Error, Result};
+use crate::faults;
 
 /// Records that nobody waits for, alone, wait for so many gaps: a sync costs more than they do.
 const UNAWAITED_GAPS: u32 = 5;
@@ -207,6 +208,7 @@ impl Committer {
             self.tell(plan);
             return Ok(());
         }
+        faults::point("commit");
         self.last_commit_at = Some(now);
         let unix_us = self.shared.clock.unix_us();
         let written = self.tail.append(&mut self.group, self.shared.seed, plan.first, unix_us);

@@ -170,7 +170,41 @@ fn read_head(path: &Path) -> Checked<Vec<u8>> {
             "has {bytes} bytes, expected {LIBRARY_BYTES_MIN} to {LIBRARY_BYTES_MAX}; {REMEDY}"
         ));
     }
+    check_length(&head, bytes)?;
     Ok(head)
+}
+
+/// The file is as long as its own tables say. Of one that was cut short, by a copy that broke off,
+/// the part that is not there would be mapped all the same, and end the process when it is touched.
+fn check_length(head: &[u8], bytes: u64) -> Checked<()> {
+    let number = |at: u64, len: usize| {
+        let at = usize::try_from(at).ok()?;
+        let field = head.get(at..at.checked_add(len)?)?;
+        Some(field.iter().rev().fold(0, |sum: u64, byte| sum << 8 | u64::from(*byte)))
+    };
+    if !head.starts_with(b"\x7fELF\x02\x01") {
+        return Ok(());
+    }
+    let table = |at, size, count| {
+        Some((number(at, 8)?, number(size, 2)?, number(count, 2)?)) // where, bytes each, how many
+    };
+    let ends = || {
+        let (sections, size, count) = table(40, 58, 60)?;
+        let mut end = sections.saturating_add(size * count);
+        let (segments, size, count) = table(32, 54, 56)?;
+        for n in 0..count {
+            let at = segments.checked_add(n * size)?;
+            let (offset, length) =
+                (number(at.checked_add(8)?, 8)?, number(at.checked_add(32)?, 8)?);
+            end = end.max(offset.saturating_add(length));
+        }
+        Some(end)
+    };
+    match ends() {
+        Some(end) if end <= bytes => Ok(()),
+        Some(end) => Err(format!("is cut short: {bytes} of at least {end} bytes; {REMEDY}")),
+        None => Err(format!("has no readable tables; {REMEDY}")),
+    }
 }
 
 /// A shared library of this processor: ELF of 64 bits, or Mach-O.
@@ -293,6 +327,13 @@ mod tests {
         {
             std::fs::write(&path, &head).unwrap();
             assert!(refused(&path).contains("has 64 bytes, expected 1048576"));
+            let mut cut = head.clone();
+            cut[5] = 1; // little-endian
+            cut[40..48].copy_from_slice(&(9u64 << 20).to_le_bytes());
+            cut.resize(2 << 20, 0);
+            std::fs::write(&path, &cut).unwrap();
+            let text = refused(&path);
+            assert!(text.contains("is cut short: 2097152 of at least 9437184 bytes"), "{text}");
             head[18] = 183;
         }
         head.resize(2 << 20, 0);

@@ -7,6 +7,7 @@
 
 use std::{
     collections::BTreeMap,
+    mem,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -15,8 +16,8 @@ use hdrhistogram::Histogram;
 use parking_lot::{Condvar, Mutex};
 
 use crate::{
-    clock::Clock, config::PathConfig, error::Error, label::Priority, limits::BATCH_ROWS_MAX,
-    row::Row,
+    clock::Clock, config::PathConfig, error::Error, faults, label::Priority,
+    limits::BATCH_ROWS_MAX, row::Row,
 };
 
 use super::{Batches, Entry, Formed};
@@ -169,7 +170,7 @@ fn take(side: &mut BTreeMap<Place, Entry>, finish_us: u64, rows_max: usize, rows
     let mut hopeless = BTreeMap::new();
     if !all_hopeful {
         let hopeful = side.split_off(&(finish_us, 0));
-        hopeless = std::mem::replace(side, hopeful);
+        hopeless = mem::replace(side, hopeful);
     }
     let mut taken = 0;
     while taken < rows_max {
@@ -203,6 +204,7 @@ impl Queue {
     pub fn push(&self, entry: Entry) -> Result<Place, Box<(Error, Entry)>> {
         let (priority, deadline_us) = (entry.row.asked.priority, entry.row.asked.deadline_us);
         let mut waiting = self.waiting.lock();
+        faults::point("queue");
         if waiting.closed {
             return Err(Box::new((Error::Stopped, entry)));
         }
@@ -250,6 +252,15 @@ impl Queue {
         self.ready.notify_all();
     }
 
+    /// Its thread is gone: takes no more rows, and fails those inside.
+    pub fn abandon(&self) {
+        let mut waiting = self.waiting.lock();
+        waiting.closed = true;
+        let left = (mem::take(&mut waiting.robots), mem::take(&mut waiting.bulk));
+        drop(waiting);
+        drop(left);
+    }
+
     /// Robots' and bulk rows that wait now.
     pub fn waiting_rows(&self) -> (usize, usize) {
         let waiting = self.waiting.lock();
@@ -274,6 +285,9 @@ impl Batches for Queue {
     fn next(&self) -> Option<Formed> {
         let mut waiting = self.waiting.lock();
         loop {
+            if !waiting.robots.is_empty() {
+                faults::point("batch");
+            }
             let formed = waiting.form(self.clock.now_us(), &self.limits);
             if !formed.rows.is_empty() {
                 self.totals.lock().count(formed.rows.len(), formed.bulk);

@@ -12,6 +12,7 @@ use std::{
 use crate::{
     clock::Clock,
     error::{Error, Result},
+    faults,
     label::{Answer, Source},
     models::{Manifest, Session},
     stages::Stage,
@@ -71,6 +72,7 @@ impl Buffers {
     fn run(&mut self, session: &mut Session, rows: &[Entry]) -> Result<()> {
         self.values.clear();
         rows.iter().for_each(|entry| self.values.extend_from_slice(&entry.values));
+        faults::point("infer");
         session.run(&self.values, rows.len(), &mut self.scores)
     }
 }

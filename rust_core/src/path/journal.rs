@@ -4,13 +4,17 @@
 //! committer's. Never waits for the disk. A label once inferred is journaled even if its caller has
 //! left.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use prost::Message as _;
 
 use crate::{
     clock::{Clock, Stamps},
     error::Error,
+    faults,
     journal::Journal,
     label::{Answer, Durability},
     proto::journal::Record,
@@ -49,16 +53,20 @@ impl Journaling {
             row.answered(answer);
             rows.push(row);
         }
-        let rows: Arc<[Arc<Row>]> = rows.into();
-        let (waiting, this) = (rows.clone(), self.clone());
-        let done = Box::new(move |outcome: Result<u64, Error>| this.settle(&waiting, outcome));
-        let appended = if rows.iter().any(|row| row.is_awaited()) {
+        let unsettled = Arc::new(Unsettled { rows, this: self.clone(), settled: false.into() });
+        faults::point("journal");
+        let waiting = unsettled.clone();
+        let done = Box::new(move |outcome: Result<u64, Error>| {
+            faults::point("settle");
+            waiting.settle(outcome);
+        });
+        let appended = if unsettled.rows.iter().any(|row| row.is_awaited()) {
             self.journal.append(bodies, reservations, done)
         } else {
             self.journal.append_unawaited(bodies, reservations, done)
         };
         if let Err(error) = appended {
-            self.settle(&rows, Err(error));
+            unsettled.settle(Err(error));
         }
     }
 
@@ -74,6 +82,30 @@ impl Journaling {
         }
         (self.numbered)(rows);
         rows.iter().for_each(|row| row.reached(Durability::Journaled));
+    }
+}
+
+/// Answered rows whose journaling has not ended. Dropped before it is settled, by a panic of
+/// whichever thread has it, it tells their callers.
+struct Unsettled {
+    rows: Vec<Arc<Row>>,
+    this: Journaling,
+    settled: AtomicBool,
+}
+
+impl Unsettled {
+    fn settle(&self, outcome: Result<u64, Error>) {
+        self.this.settle(&self.rows, outcome);
+        self.settled.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Unsettled {
+    fn drop(&mut self) {
+        if !*self.settled.get_mut() {
+            let reason = "its thread ended before the label was durable".to_owned();
+            self.this.settle(&self.rows, Err(Error::Internal { part: "journal", reason }));
+        }
     }
 }
 

@@ -21,6 +21,7 @@ use crate::{
     clock::Clock,
     config::PathConfig,
     error::{Error, Result},
+    faults,
     journal::Reservation,
     label::{Durability, Priority, Request, Values},
     limits::DEADLINE_US_MAX,
@@ -138,6 +139,7 @@ impl Path {
         timing.set(Stage::Decode, arrival.arrived_us, arrival.decoded_us);
         let timeout_us = request.timeout_us.unwrap_or(self.defaults.deadline_us);
         let deadline_us = arrival.arrived_us + timeout_us.min(DEADLINE_US_MAX);
+        faults::point("admit");
         self.admit.admit(deadline_us, self.clock.now_us())?;
         let durability = request.durability.unwrap_or(self.defaults.durability);
         let required = request.durability_required;
@@ -151,6 +153,7 @@ impl Path {
             let admitted_us = self.clock.now_us();
             timing.set(Stage::Admit, arrival.decoded_us, admitted_us);
             let row = Arc::new(Row::new(asked(&request, digest, deadline_us), level));
+            faults::point("cache");
             let seen = self.dedupe.look(&row, level, admitted_us);
             timing.set(Stage::Cache, admitted_us, self.clock.now_us());
             let waiter = match seen {

@@ -5,7 +5,10 @@
 //! message that is no protobuf is delivered as an error, so that it is counted and answered like
 //! any bad input.
 
-use std::marker::PhantomData;
+use std::{
+    marker::PhantomData,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 use bytes::{Buf as _, BufMut, BytesMut};
 use prost::{
@@ -20,11 +23,13 @@ use tonic::{
 use crate::{
     account::Entry,
     clock::Clock,
-    error::Result,
+    error::{Error, Result},
+    faults,
     limits::BATCH_REQUEST_ROWS_MAX,
     path::{Arrival, Reply, served::Version},
     proto,
     stages::{Stage, Timing},
+    supervise::panic_message,
 };
 
 use super::{status, wire};
@@ -65,6 +70,7 @@ impl Answered {
         let Self { response, meter } = self;
         let Meter { entry, version, mut timing, arrived_us, resumed_us } = meter;
         let begun_us = begun_us.unwrap_or(resumed_us);
+        faults::point("encode");
         response.encode_raw(buf);
         let now_us = clock.now_us();
         timing.set(Stage::Encode, begun_us, now_us);
@@ -152,8 +158,10 @@ impl Outgoing for Rows {
         let mut inner = BytesMut::with_capacity(256);
         for result in self.0 {
             row.clear();
+            let result =
+                result.and_then(|a| nested(a, RESULT_RESPONSE, &mut inner, &mut row, clock));
             match result {
-                Ok(answered) => nested(answered, RESULT_RESPONSE, &mut inner, &mut row, clock),
+                Ok(()) => {}
                 Err(error) => {
                     let error = proto::label_result::Result::Error(status::to_proto(&error));
                     proto::LabelResult { result: Some(error) }.encode_raw(&mut row);
@@ -175,16 +183,13 @@ pub struct StreamReply {
 impl Outgoing for StreamReply {
     fn write(self, buf: &mut EncodeBuf<'_>, clock: &Clock) {
         let sequence = self.sequence;
-        match self.result {
-            Ok(answered) => {
-                proto::LabelStreamResponse { sequence, result: None }.encode_raw(buf);
-                nested(answered, STREAM_RESPONSE, &mut BytesMut::with_capacity(256), buf, clock);
-            }
-            Err(error) => {
-                let error = proto::label_stream_response::Result::Error(status::to_proto(&error));
-                proto::LabelStreamResponse { sequence, result: Some(error) }.encode_raw(buf);
-            }
-        }
+        let mut inner = BytesMut::with_capacity(256);
+        let result = self.result.and_then(|a| nested(a, STREAM_RESPONSE, &mut inner, buf, clock));
+        // Of the fields it does not matter which comes first.
+        let error = result
+            .err()
+            .map(|error| proto::label_stream_response::Result::Error(status::to_proto(&error)));
+        proto::LabelStreamResponse { sequence, result: error }.encode_raw(buf);
     }
 }
 
@@ -198,16 +203,27 @@ impl<M: Message + 'static> Outgoing for Plain<M> {
     }
 }
 
+/// Writes an answered row as a field. Its panic is an error, and then nothing has been written.
 fn nested(
     answered: Answered,
     field: u32,
     inner: &mut BytesMut,
     buf: &mut impl BufMut,
     clock: &Clock,
-) {
+) -> Result<()> {
     inner.clear();
-    answered.write(inner, clock, Some(clock.now_us()));
+    guarded("encode", || answered.write(inner, clock, Some(clock.now_us())))?;
     length_delimited(field, inner, buf);
+    Ok(())
+}
+
+/// A panic fails the message at hand, neither its stream nor its neighbours in a batch.
+fn guarded<T>(part: &'static str, run: impl FnOnce() -> T) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
+        let reason = panic_message(&*panic);
+        tracing::error!(part, reason, "a message panicked");
+        Error::Internal { part, reason }
+    })
 }
 
 fn length_delimited(field: u32, bytes: &[u8], buf: &mut impl BufMut) {
@@ -268,8 +284,7 @@ impl<M, O: Outgoing> Encoder for TimedCodec<M, O> {
     type Error = Status;
 
     fn encode(&mut self, item: O, dst: &mut EncodeBuf<'_>) -> std::result::Result<(), Status> {
-        item.write(dst, &self.clock);
-        Ok(())
+        guarded("encode", || item.write(dst, &self.clock)).map_err(|e| status::to_status(&e))
     }
 
     fn buffer_settings(&self) -> BufferSettings {
@@ -291,10 +306,13 @@ impl<M: Incoming, O> Decoder for TimedCodec<M, O> {
             return Err(status::to_status(&second));
         }
         self.left -= 1;
-        // A message lies in one piece, so that its first chunk is all of it.
-        let message = M::check(src.chunk()).and_then(|()| {
+        let decoded = guarded("decode", || {
+            faults::point("decode");
+            // A message lies in one piece, so that its first chunk is all of it.
+            M::check(src.chunk())?;
             M::decode(&mut *src).map_err(|error| wire::invalid("message", error, "protobuf"))
         });
+        let message = decoded.and_then(|decoded| decoded);
         // What is left of a bad message is skipped, so that the next one starts at its start.
         src.advance(src.remaining());
         let arrival = Arrival { arrived_us, decoded_us: self.clock.now_us() };

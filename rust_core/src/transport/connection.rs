@@ -11,6 +11,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, sync::watch, time::Instant};
 use tonic::Status;
 
+use crate::faults;
+
 use super::{
     Shared,
     router::Router,
@@ -64,6 +66,7 @@ pub async fn serve(
         return;
     }
     let (ending, told) = watch::channel(None);
+    faults::point("connection");
     let begun = Begun::default();
     let service = router.for_connection(told, begun.clone());
     let connection =

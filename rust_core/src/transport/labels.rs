@@ -2,9 +2,9 @@
 //!
 //! A batch is as many requests as it has rows: each is counted, refused and answered on its own.
 
-use std::sync::Arc;
+use std::{any::Any, panic::AssertUnwindSafe, sync::Arc};
 
-use futures_util::future::join_all;
+use futures_util::{FutureExt as _, future::join_all};
 use tonic::{Request, Response, Status};
 
 use crate::{
@@ -14,6 +14,7 @@ use crate::{
     path::Arrival,
     proto,
     stages::Stage,
+    supervise::panic_message,
 };
 
 use super::{
@@ -82,7 +83,8 @@ pub async fn label_batch(
     Ok(Response::new(Rows(join_all(rows).await)))
 }
 
-/// Answers one row of a batch or message of a stream: its error travels in its place.
+/// Answers one row of a batch or message of a stream: its error travels in its place, and so does
+/// its panic.
 pub async fn row(
     shared: &Shared,
     call: Call,
@@ -91,10 +93,22 @@ pub async fn row(
     priority: Priority,
     arrival: Arrival,
 ) -> Result<Answered> {
-    match one(shared, call, message, priority, arrival).await {
-        Ok((reply, want_scores)) => Answered::new(reply, want_scores, entry, arrival.arrived_us),
-        Err(error) => Err(shared.refuse_row(entry, error)),
-    }
+    let answer = async {
+        match one(shared, call, message, priority, arrival).await {
+            Ok((reply, scores)) => Answered::new(reply, scores, entry, arrival.arrived_us),
+            Err(error) => Err(shared.refuse_row(entry, error)),
+        }
+    };
+    let answer = AssertUnwindSafe(answer).catch_unwind().await;
+    answer.unwrap_or_else(|panic| Err(panicked(shared, "label path", &*panic)))
+}
+
+/// Counts and tells a panic; the error that it becomes for who waits.
+pub fn panicked(shared: &Shared, part: &'static str, panic: &(dyn Any + Send)) -> Error {
+    let reason = panic_message(panic);
+    tracing::error!(part, reason, "a call panicked");
+    shared.errors.count(tonic::Code::Internal);
+    Error::Internal { part, reason }
 }
 
 async fn one(

@@ -23,10 +23,7 @@ use tokio::sync::watch;
 use tonic::{Code, Status, body::Body, server::Grpc, service::Routes};
 use tower::{Service, service_fn};
 
-use crate::{
-    account::Method, error::Error, limits::MESSAGE_US_MAX, proto, stages::Stage,
-    supervise::panic_message,
-};
+use crate::{account::Method, error::Error, limits::MESSAGE_US_MAX, proto, stages::Stage};
 
 use super::{
     Shared,
@@ -113,7 +110,10 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
             }
             path if OTHERS.iter().any(|service| path.starts_with(service)) => {
                 let mut others = self.router.others.clone();
-                Box::pin(async move { others.call(request).await })
+                guarded(shared, async move {
+                    let Ok(response) = others.call(request).await;
+                    response
+                })
             }
             path => {
                 shared.errors.count(Code::Unimplemented);
@@ -137,11 +137,8 @@ fn guarded(
 ) -> Answer {
     Box::pin(AssertUnwindSafe(call).catch_unwind().map(move |answer| {
         Ok(answer.unwrap_or_else(|panic| {
-            let reason = panic_message(&*panic);
-            tracing::error!(reason, "a call panicked");
-            let error = Error::Internal { part: "label path", reason };
-            shared.errors.count(Code::Internal);
-            status::to_status(&error).into_http()
+            let error = labels::panicked(&shared, "label path", &*panic);
+            super::status::to_status(&error).into_http()
         }))
     }))
 }

@@ -19,7 +19,9 @@ use tonic_health::{pb::health_server::HealthServer, server::HealthReporter};
 
 use crate::{
     error::{Error, Result},
+    faults,
     proto::DESCRIPTORS,
+    supervise::Supervisor,
 };
 
 use super::{Counted, Shared, connection, health, router::Router};
@@ -42,7 +44,7 @@ const ACCEPT_BACKLOG: i32 = 4096;
 
 impl Server {
     /// Binds the port and starts to accept: from here on requests come.
-    pub fn start(shared: Arc<Shared>) -> Result<Self> {
+    pub fn start(shared: Arc<Shared>, supervisor: &Supervisor) -> Result<Self> {
         let config = &shared.config;
         let listener = bind(&config.grpc_address)?;
         let io = |e: std::io::Error| Error::Internal { part: "transport", reason: e.to_string() };
@@ -62,11 +64,12 @@ impl Server {
             health::set_ready(&health, true).await;
             health::set_store(&health, true).await;
             let listener = TcpListener::from_std(listener).map_err(io)?;
-            tokio::spawn(tick());
             let (path, stalled) = (shared.clone(), shared.store_stalled);
             let unconfirmed = move || path.path.admit.unconfirmed();
             tokio::spawn(health::watch_store(health.clone(), unconfirmed, stalled));
-            tokio::spawn(accept(shared.clone(), router, listener, draining));
+            tokio::spawn(supervisor.watched("tick", tick()));
+            let accepting = accept(shared.clone(), router, listener, draining);
+            tokio::spawn(supervisor.watched("accept", accepting));
             Ok(())
         })?;
         Ok(Self { runtime, address, health, drain, shared })
@@ -168,6 +171,7 @@ fn others(health: HealthServer<impl tonic_health::pb::health_server::Health>) ->
 /// next timer is woken by one that is sooner; without this, nearly each call's would be.
 async fn tick() {
     loop {
+        faults::point("tick");
         tokio::time::sleep(TICK).await;
     }
 }
@@ -193,6 +197,7 @@ async fn accept(
                 continue;
             }
         };
+        faults::point("accept");
         let gauges = &shared.gauges;
         gauges.connections_total.fetch_add(1, Ordering::Relaxed);
         if gauges.connections.load(Ordering::Acquire) >= shared.config.connections_max as u64 {

@@ -6,6 +6,7 @@
 //! unread for too long. Batcher and inference threads never wait for a stream.
 
 use std::{
+    panic::AssertUnwindSafe,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -18,13 +19,13 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use crate::{account::Method, error::Error, label::Priority, proto};
+use crate::{account::Method, faults, label::Priority, proto};
 
 use super::{
     Counted, Shared,
     codec::{Received, StreamReply},
     connection::Ending,
-    labels::{Call, row},
+    labels::{self, Call, row},
     running::Begun,
     status,
 };
@@ -71,7 +72,11 @@ pub fn label_stream(
     begun.execute(async move {
         let _open = Counted::new(&shared.gauges.streams);
         let robot = Robot { shared: &shared, sender: &sender };
-        let status = robot.serve(incoming, ending).await;
+        let served = AssertUnwindSafe(robot.serve(incoming, ending)).catch_unwind().await;
+        let status = served.unwrap_or_else(|panic| {
+            let error = labels::panicked(&shared, "stream", &*panic);
+            Some(super::status::to_status(&error))
+        });
         if status.as_ref().is_some_and(|s| s.code() == Code::ResourceExhausted) {
             // Nobody reads: the requests behind these replies end here, as cancelled.
             while unread.lock().try_recv().is_ok() {}
@@ -100,6 +105,7 @@ impl Robot<'_> {
         let in_flight_max = self.shared.config.stream_in_flight_max;
         let mut open = true;
         let mut status = None;
+        faults::point("stream");
         while open || !running.is_empty() {
             tokio::select! {
                 biased;
@@ -149,13 +155,7 @@ impl Robot<'_> {
         let sequence = message.sequence.unwrap_or(0);
         // `grpc-timeout` would cover the whole stream; each message has its own.
         let call = Call { arrived_us: arrival.arrived_us, timeout_us: None };
-        let answer = row(self.shared, call, entry, message, Priority::Robot, arrival);
-        let result = std::panic::AssertUnwindSafe(answer).catch_unwind().await;
-        let result = result.unwrap_or_else(|panic| {
-            let reason = crate::supervise::panic_message(&*panic);
-            tracing::error!(reason, "a stream's message panicked");
-            Err(Error::Internal { part: "label path", reason })
-        });
+        let result = row(self.shared, call, entry, message, Priority::Robot, arrival).await;
         Box::new(StreamReply { sequence, result })
     }
 
