@@ -44,8 +44,20 @@ test-python: dev ## Run the Python tests but the slow ones (ARGS="-k name" to ch
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
 .PHONY: test-slow
-test-slow: dev ## Run the slow tests: packaging from the sdist, long crash runs
+test-slow: dev ## Run the slow tests: packaging from the sdist, long crash runs, thousands of histories
+	LABELER_TEST_ORT_LIBRARY="$(ORT_LIBRARY)" cargo test --locked -p labeler-core --lib full_count -- --ignored
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+FUZZ_TARGETS := segments damage requests batches frames
+
+.PHONY: fuzz
+fuzz: dev ## Fuzz the decoders (TARGET=name for one of them, SECONDS=60 for each); needs g++
+	@command -v $${CXX:-c++} >/dev/null || { echo "make fuzz needs a C++ compiler for libFuzzer: install g++, or set CXX" >&2; exit 1; }
+	@set -e; for target in $(or $(TARGET),$(FUZZ_TARGETS)); do \
+		echo "fuzzing $$target"; \
+		$(BIN)/cargo-fuzz run --fuzz-dir fuzz --sanitizer none $$target -- \
+			-max_total_time=$(or $(SECONDS),60) -max_len=8192 -rss_limit_mb=1024 -print_final_stats=1; \
+	done
 
 .PHONY: check
 check: dev ## Check format, lints, types, borders, licences, the stub; print our row of figures

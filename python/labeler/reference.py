@@ -55,7 +55,7 @@ configuration: 3 errors, nothing was started
 | open files | limit raised, and checked against `transport.connections_max` |
 | exit codes | 0 · 64 configuration · 65 newer format · 69 port or lock taken · 74 disk |
 | health | `labeler.live` never fails from load; `""`, `labeler.v1.LabelService`: ready |
-| health of the store | `labeler.store`: fails after `path.store_stalled_ms` without a confirmation |
+| its store | health `labeler.store` fails `path.store_stalled_ms` after a last confirmation |
 | SIGTERM | handled in the core; {budget_s} s to drain, a second one leaves at once |
 """
 

@@ -85,8 +85,8 @@ impl Control {
     /// Asks and waits until `deadline`. Dropping the future withdraws the request.
     pub async fn ask(&self, ask: Ask, deadline: Instant) -> Result<Answered> {
         let (id, receiver) = self.enqueue(ask, deadline)?;
-        faults::point("control");
         let _withdraw = Withdraw { control: self, id };
+        faults::point("control");
         match tokio::time::timeout_at(deadline.into(), receiver).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(Error::Stopped),

@@ -123,24 +123,14 @@ impl Engine {
             supervisor,
         });
         starting.phase("models");
-        engine.load().or_else(|error| engine.give_up(error))?;
+        engine
+            .serving
+            .load_all(&engine.config.models.load)
+            .or_else(|error| engine.give_up(error))?;
         Ok(engine)
     }
 
-    /// Models first, the port last: nobody enters a half-built house.
-    fn load(&self) -> Result<()> {
-        let loaded = self.config.models.load.iter().map(|model| {
-            let (name, version) = model.split_once('@').unwrap_or((model, ""));
-            self.serving.load(name, version, false)
-        });
-        let refused: Vec<Error> = loaded.filter_map(Result::err).collect();
-        if let Some(error) = unloadable(refused) {
-            return Err(error);
-        }
-        Ok(())
-    }
-
-    /// Opens the port: from here on requests come.
+    /// Opens the port, the last of all: nobody enters a half-built house.
     pub fn open(self: &Arc<Self>) -> Result<()> {
         let server = Server::start(self.shared.clone(), &self.supervisor)
             .or_else(|error| self.give_up(error))?;
@@ -302,16 +292,4 @@ fn restore_window(
         tracing::error!(unreadable, "journal records could not be decoded");
     }
     Ok(())
-}
-
-/// What a start says of the models that it could not load: all of them at once. One that is not
-/// there is a matter of configuration.
-fn unloadable(mut refused: Vec<Error>) -> Option<Error> {
-    let reasons: Vec<String> = refused.iter().map(ToString::to_string).collect();
-    let error = refused.pop()?;
-    let ours = matches!(error, Error::ModelNotFound { .. } | Error::Invalid { .. });
-    if refused.is_empty() && !ours {
-        return Some(error);
-    }
-    Some(Error::Config { setting: "models.load".to_owned(), reason: reasons.join("; ") })
 }

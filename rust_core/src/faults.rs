@@ -14,6 +14,11 @@ mod armed {
         *ARMED.lock() = Some(name);
     }
 
+    /// Nobody panics any more.
+    pub fn disarm() {
+        *ARMED.lock() = None;
+    }
+
     /// Whether somebody has hit the point that was armed last.
     pub fn is_hit() -> bool {
         ARMED.lock().is_none()
@@ -25,7 +30,7 @@ mod armed {
 }
 
 #[cfg(feature = "faults")]
-pub use armed::{arm, is_hit};
+pub use armed::{arm, disarm, is_hit};
 
 /// A place where a test may make this thread panic.
 #[inline(always)]

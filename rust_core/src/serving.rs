@@ -62,6 +62,23 @@ impl Serving {
         Self { parts, threads: Mutex::default(), counts: Mutex::default() }
     }
 
+    /// Loads what a start names, `NAME` or `NAME@VERSION`. Those that could not be loaded are told
+    /// all at once; one that is not there is a matter of configuration.
+    pub fn load_all(&self, models: &[String]) -> Result<()> {
+        let loaded = models.iter().map(|model| {
+            let (name, version) = model.split_once('@').unwrap_or((model, ""));
+            self.load(name, version, false)
+        });
+        let mut refused: Vec<Error> = loaded.filter_map(Result::err).collect();
+        let reasons: Vec<String> = refused.iter().map(ToString::to_string).collect();
+        let Some(error) = refused.pop() else { return Ok(()) };
+        let ours = matches!(error, Error::ModelNotFound { .. } | Error::Invalid { .. });
+        if refused.is_empty() && !ours {
+            return Err(error);
+        }
+        Err(Error::Config { setting: "models.load".to_owned(), reason: reasons.join("; ") })
+    }
+
     /// Loads a version (empty: the newest), warms it, then serves it. A version that is loaded
     /// already is made the serving one.
     pub fn load(&self, name: &str, version: &str, standby: bool) -> Result<ModelVersion> {

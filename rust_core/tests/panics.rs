@@ -1,8 +1,8 @@
 //! A panic in each stage and in each long-lived thread or task, one by one (TRAPS 13): who waits is
 //! told, what ends is said, and nothing is alive and deaf.
 //!
-//! The hook is `labeler_core::faults`, which only the feature `faults` arms: no release can. The
-//! engine and its transport are the real ones, in this process, so that what is tested is what runs.
+//! The hook is `labeler_core::faults`, which only the feature `faults` arms: no release can.
+//! The engine and its transport are the real ones, in this process: what is tested is what runs.
 
 mod support;
 
@@ -227,10 +227,10 @@ fn a_drain_that_panics_fails_the_service_and_its_stop_returns() {
 #[test]
 fn a_part_that_ends_in_the_lame_duck_time_ends_admission_too() {
     let Some(served) = Served::with_lame_duck(5_000) else { return };
-    let client = Client::connect(&served);
+    let (client, address) = (Client::connect(&served), served.engine.grpc_address());
     served.engine.drain();
     assert_eq!(client.label(1), OK, "still open, as balancers expect");
-    served.hit("accept", || Client::try_connect(&served.engine.grpc_address()));
+    served.hit("accept", || Client::try_connect(&address));
     assert!(failure(&served.engine).contains("fault point accept"));
     eventually("new calls are refused", || client.label(2) == Some(14));
 }

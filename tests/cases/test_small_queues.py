@@ -1,10 +1,10 @@
 """What does not fit is refused at once and says how long to wait; nothing waits in between.
 
 Cases S20 (TEI #811: a full channel was a panic), S24 and hyper #3559 (a layer of waiting calls that
-locks with flow control), trap 6, S18 (busy was reported as dead), S16 (a slow model beside a fast
-one). Overload at five times saturation is in `behaviour/test_overload.py`.
+locks with flow control), trap 6, S16 (a slow model beside a fast one). S20 with batches, and S18
+(busy was reported as dead), are in `behaviour/test_overload.py`.
 
-Full counts: about 60 s.
+Full counts: about 40 s.
 """
 
 import itertools
@@ -18,7 +18,6 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from labeler.telemetry import names
 from labeler.v1 import label_pb2, model_pb2
@@ -41,7 +40,6 @@ from tests.support.waiting import eventually
 from tests.support.wire import Wire, error_of, floats, raw32, request, wire
 
 FULL = grpc.StatusCode.RESOURCE_EXHAUSTED
-SERVING = health_pb2.HealthCheckResponse.SERVING
 TINY = {
     "path__queue_rows_max": 16,
     "path__bulk_queue_rows_max": 16,
@@ -200,50 +198,6 @@ def test_windows_that_can_lock_are_refused_at_the_start(tmp_path: Path) -> None:
     for told in ("connection_window_bytes", "stream_window_bytes", "streams_per_connection_max"):
         assert told in ended.stderr
     assert not (tmp_path / "state").exists()
-
-
-# ---------------------------------------------------------------- S18: busy is not dead
-
-
-@contextmanager
-def flooded(service: Service, seconds: float) -> Iterator[Any]:
-    """Far more labels than the model can take, from a sender of its own threads."""
-    flood = sender(
-        service.address,
-        robots=200,
-        connections=50,
-        width=4,
-        timeout_ms=5_000,
-        duration_s=seconds,
-        schedule={"shape": "constant", "rate_per_s": 2_000},
-    )
-    flood.connect()
-    flood.fire()
-    try:
-        yield flood
-    finally:
-        flood.stop()
-        assert flood.wait(60_000)
-
-
-@counts("probes", quick=15, full=300, full_timeout_s=300)
-def test_overload_is_said_by_refusals_and_liveness_stays_serving(
-    start_service: StartService, tmp_path: Path, probes: int
-) -> None:
-    write_identity(tmp_path / "models", cost=3_000)
-    service = start_service(**(settings(tmp_path / "models") | TINY))
-    since, found = Since(service), set()
-    with flooded(service, seconds=120), grpc.insecure_channel(service.address) as channel:
-        health = health_pb2_grpc.HealthStub(channel)
-        eventually(lambda: since(names.ERRORS.name, code=FULL.name) > 100, timeout_s=30)
-        for number in range(probes):
-            name = ("labeler.live", "", "labeler.v1.LabelService")[number % 3]
-            found.add(health.Check(health_pb2.HealthCheckRequest(service=name), timeout=30).status)
-            assert service.get("/healthz") == "live\n"
-        refused = since(names.ERRORS.name, code=FULL.name)
-        eventually(lambda: since(names.ERRORS.name, code=FULL.name) > refused, timeout_s=30)
-    assert found == {SERVING}
-    unharmed(service, since)
 
 
 # ---------------------------------------------------------------- S16: a slow neighbour

@@ -63,19 +63,17 @@ def test_a_missing_directory_is_made_where_that_is_allowed_and_else_refused(
     assert not (above / "b").exists()
 
 
-@pytest.mark.parametrize("name", ["instance_id", "journal/lock", "labels.sqlite3"])
-def test_a_file_of_another_user_is_named(
-    start_service: StartService, tmp_path: Path, name: str
-) -> None:
+def test_a_file_of_another_user_is_named(start_service: StartService, tmp_path: Path) -> None:
     state = tmp_path / "state"
     first = start_service(state)
     balanced(first)
     assert first.stop() == 0
-    (state / name).chmod(0o600)
-    os.chown(state / name, OTHER, OTHER)
-    service = start_service(state, ready=False, prefix=ORDINARY)
-    refused(service, state, state / name, f"belongs to user {OTHER}", "mode 0600")
-    os.chown(state / name, 0, 0)
+    for name in ("instance_id", "journal/lock", "labels.sqlite3"):
+        (state / name).chmod(0o600)
+        os.chown(state / name, OTHER, OTHER)
+        service = start_service(state, ready=False, prefix=ORDINARY)
+        refused(service, state, state / name, f"belongs to user {OTHER}", "mode 0600")
+        os.chown(state / name, 0, 0)
     last = start_service(state, prefix=ORDINARY)
     balanced(last)
 

@@ -75,6 +75,8 @@ def project(tmp_path: Path) -> Path:
             "    #[test]\n    #[ignore]\n    /// why\n    fn a_row() {}\n}\n"
         ),
         "rust_core/src/journal/tests/mod.rs": "#[tokio::test]\nasync fn b() {}\n",
+        "rust_core/src/path/dedupe.rs": "mod tests;\n",
+        "rust_core/src/path/dedupe/tests.rs": "#[test]\nfn a_key() {}\n",
         "rust_core/src/row.rs": "fn a_row() {}\n",
         "rust_core/src/models/name.rs": "fn a_row() {}\n",
         "bench/cases/saturated/case.toml": "",
@@ -100,6 +102,7 @@ def test_a_document_whose_tests_exist_has_no_problem(project: Path) -> None:
         "`tests/test_a.py`",
         "`path/batch.rs::a_row` and more",
         "`rust_core/src/path/batch.rs` tests",
+        "`path/dedupe.rs` tests, `path/dedupe.rs::a_key`",
         "`journal/` tests, `journal/tests/mod.rs::b`",
         "crate border (`tests/test_a.py`), `bench/cases/saturated`",
         "`make fuzz`, then `tests/test_a.py::test_one`",

@@ -39,16 +39,15 @@ def asked(robot: str, sequence: int) -> label_pb2.LabelRequest:
 
 def label_all(stubs: Wire, labels: int) -> int:
     """That many labels by batches, then some by stream and some one by one; how many were given."""
-    given = 0
+    given: int = 0
     for first in range(0, labels, ROWS):
         batch = [asked("batch", first + n + 1) for n in range(ROWS)]
         reply = stubs.labels.LabelBatch(label_pb2.LabelBatchRequest(requests=batch))
         given += sum(result.HasField("response") for result in reply.results)
     streamed = stubs.labels.LabelStream(asked("stream", n + 1) for n in range(UNARY))
     given += sum(reply.HasField("response") for reply in streamed)
-    return given + sum(
-        bool(stubs.labels.Label(asked("unary", n + 1)).label) for n in range(UNARY)
-    )
+    alone = [stubs.labels.Label(asked("unary", n + 1)) for n in range(UNARY)]
+    return int(given) + sum(bool(reply.label) for reply in alone)
 
 
 def crates_below(name: str) -> set[str]:

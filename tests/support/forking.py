@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from labeler._core import Engine
 from labeler._core.loadgen import Sender
@@ -106,14 +107,15 @@ def in_a_child(way: str, engine: Engine, sender: Sender) -> int:
 def by_multiprocessing(way: str, engine: Engine, sender: Sender, state_dir: str) -> int | None:
     """A `multiprocessing` child, started in the way that this names."""
     kind = way.removeprefix("multiprocessing ")
-    context = multiprocessing.get_context(kind)
+    context: Any = multiprocessing.get_context(kind)
     if kind == "fork":
         child = context.Process(target=refused, args=(engine, sender))
     else:
         child = context.Process(target=start_another, args=(f"{state_dir}-{kind}",))
     child.start()
     child.join(60)
-    return child.exitcode
+    code: int | None = child.exitcode
+    return code
 
 
 def inherited() -> str:

@@ -129,6 +129,7 @@ def sign_again(folder: Path, name: str) -> None:
     lines[at + 2] = f"bytes = {len(content)}"
     (folder / "model.toml").write_text("\n".join(lines) + "\n")
 
+
 def _steps_asked_for() -> list[NodeProto]:
     """The largest second value of the rows whose first is the mark; 0 where there is none."""
     return [

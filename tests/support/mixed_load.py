@@ -25,7 +25,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "batch": {"rpc": "label_batch", "batch_rows": 8, "durability": "STORED"},
     "memory": {"rpc": "label_stream", "durability": "BUFFERED"},
 }
-RATE_PER_S = 500
+RATE_PER_S = 300
 BUFFERED_ROBOTS = 4
 
 

@@ -86,7 +86,8 @@ def _exists(root: Path, path: str, name: str) -> bool:
         return (place / "case.toml").is_file() and not name
     if place.is_dir():
         return not name and any(_tests(file, "") for file in place.rglob("*.rs"))
-    return _tests(place, name)
+    beside = place.with_suffix("") / "tests.rs"  # a Rust file's tests may have a file of their own
+    return any(_tests(file, name) for file in (place, beside) if file.is_file())
 
 
 def _tests(file: Path, name: str) -> bool:

@@ -122,7 +122,8 @@ def dump(
 
     path, left, number = str(_journal(directory)), rows_max, from_number
     while rows_max == 0 or left > 0:
-        group = service.journal_dump(path, number, min(left, _DUMP_ROWS) if left else _DUMP_ROWS)
+        wanted = min(left, _DUMP_ROWS) if rows_max else _DUMP_ROWS
+        group = service.journal_dump(path, number, wanted)
         for record in group:
             if as_json:
                 print(json.dumps(record, ensure_ascii=False, default=str))

@@ -79,7 +79,7 @@ class AdminServer:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 16
+    request_queue_size = 128
     exposition: Exposition
     window: StatusWindow
 

@@ -99,7 +99,8 @@ fn in_a_child(signal: i32) -> std::io::Result<()> {
             let _ = emulate_default_handler(signal);
         }
     };
-    // SAFETY: getpid, and what `emulate_default_handler` is documented to do, are safe in a handler.
+    // SAFETY: getpid, and what `emulate_default_handler` is documented to do, are safe in a
+    // handler.
     unsafe { register(signal, end) }.map(drop)
 }
 

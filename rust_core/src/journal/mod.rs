@@ -6,6 +6,8 @@
 //! format and the rules of recovery are in `docs/journal.md`.
 
 mod admission;
+#[cfg(any(test, feature = "faults"))]
+pub mod checks;
 mod committer;
 #[cfg(any(test, feature = "faults"))]
 pub mod faulty;

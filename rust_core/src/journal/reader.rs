@@ -21,6 +21,8 @@ pub(super) struct Cursor {
     /// A group of that run; its records from `next` on stand there or later.
     resume: Place,
     walker: Option<Walker>,
+    /// A read that failed after others of its call had gone well: the next call tells it.
+    failed: Option<Error>,
 }
 
 /// What is being taken.
@@ -47,12 +49,16 @@ impl Shared {
     ) -> Result<Vec<(u64, Vec<u8>)>> {
         let until = std::time::Instant::now() + timeout;
         let mut cursor = self.cursor.lock();
+        if let Some(error) = cursor.failed.take() {
+            return Err(error);
+        }
         let mut batch = Batch { rows: Vec::new(), bytes: 0, rows_max: rows_max.max(1), bytes_max };
         match self.fill(&mut cursor, &mut batch, until) {
-            // What was read before the error is handed out now, or it never would be in this life.
-            Err(error) if batch.rows.is_empty() => Err(error),
-            _ => Ok(batch.rows),
+            Err(error) if batch.rows.is_empty() => return Err(error),
+            // What was read is handed out now, since it is handed out once; the error comes next.
+            ended => cursor.failed = ended.err(),
         }
+        Ok(batch.rows)
     }
 
     fn fill(

@@ -14,8 +14,8 @@ use uuid::Uuid;
 use super::JournalConfig;
 use super::files::{Clock, FileLock, Files, Mode, directory_of, disk, read_full, write_all};
 use super::format::{
-    Frame, Frames, GroupHeader, PAGE_BYTES, Place, RECORD_FRAME_BYTES, SegmentHeader, VERSION,
-    decode_header_page, journal_seed,
+    Frame, Frames, GroupHeader, NUMBER_MAX, PAGE_BYTES, Place, RECORD_FRAME_BYTES, SegmentHeader,
+    VERSION, decode_header_page, journal_seed,
 };
 use super::index::Index;
 use super::quarantine::keep;
@@ -117,6 +117,11 @@ pub(super) fn survey(directory: &Path, files: &dyn Files) -> Result<Option<Surve
     survey.missing_files();
     (survey.mark, survey.last_used) = survey.find_mark(directory)?;
     survey.read_all(directory)?;
+    if survey.next_number > NUMBER_MAX / 2 {
+        let reason = format!("number {} was made up; move the files away", survey.next_number);
+        let path = directory.display().to_string();
+        return Err(Error::Disk { operation: "recover", path, reason });
+    }
     Ok(Some(survey))
 }
 

@@ -285,7 +285,7 @@ impl Batches for Queue {
     fn next(&self) -> Option<Formed> {
         let mut waiting = self.waiting.lock();
         loop {
-            if !waiting.robots.is_empty() {
+            if !(waiting.robots.is_empty() && waiting.bulk.is_empty()) {
                 faults::point("batch");
             }
             let formed = waiting.form(self.clock.now_us(), &self.limits);

@@ -3,6 +3,8 @@
 //! It converts, stamps and calls; it holds no rule of the label path, and runs no model or disk
 //! work on its threads. Refusals come before the body is read where they can.
 
+#[cfg(any(test, feature = "faults"))]
+pub mod checks;
 pub mod codec;
 pub mod connection;
 pub mod deadline;

@@ -94,6 +94,32 @@ fn one_key_refused_for_ever_and_ten_times_the_bound_written_keeps_the_disk_bound
 }
 
 #[test]
+fn ten_outages_until_the_bound_leave_no_more_than_the_first() {
+    let files = FaultyFiles::new();
+    let mut hand = Hand::open(&files);
+    let mut after_first = None;
+    for outage in 0..10 {
+        let mut admitted = 0;
+        while admit(&mut hand, &[outage; 300]).is_some() {
+            admitted += 1;
+        }
+        let held = hand.journal.stats();
+        assert!(held.live_bytes <= held.disk_bytes);
+        assert!(disk_bytes(&files) <= config().disk_bytes_max);
+        let numbers = hand.taken_numbers();
+        assert_eq!(numbers.len(), admitted, "outage {outage}");
+        hand.confirm(&numbers, Outcome::Stored);
+        hand.pass(Duration::from_secs(3)).unwrap();
+        let left = hand.journal.stats();
+        assert_eq!((left.pending, left.live_bytes), (0, 0), "outage {outage}");
+        let (records, bytes) = *after_first.get_or_insert((admitted, disk_bytes(&files)));
+        assert!(disk_bytes(&files) <= bytes, "outage {outage} left more on disk");
+        // What was left is the rest of one segment, and it does not add up.
+        assert!(admitted * 10 >= records * 8, "outage {outage} had room for {admitted}");
+    }
+}
+
+#[test]
 fn stragglers_above_the_share_are_carried_when_the_bound_is_near() {
     let files = FaultyFiles::new();
     let never = JournalConfig { copy_forward_live_pct: 0, ..config() };

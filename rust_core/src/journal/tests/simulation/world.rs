@@ -262,9 +262,23 @@ impl World {
         self.note(format!("take {rows_max} rows {bytes_max} bytes: {rows:?}"));
         match taken {
             // Less than there is, if the disk could not be read on; never anything else.
-            Ok(taken) if breaks => self.model.taken(&taken, taken.len(), usize::MAX),
+            Ok(taken) if breaks => {
+                self.model.taken(&taken, taken.len(), usize::MAX);
+                self.take_after_a_break();
+            }
             Ok(taken) => self.model.taken(&taken, rows_max, bytes_max),
             Err(Error::Disk { operation: "read", .. }) if breaks => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// What broke a call that had rows to hand out is told by the next call, once.
+    fn take_after_a_break(&mut self) {
+        let taken = self.hand().journal.take(1, usize::MAX, Duration::ZERO);
+        self.note(format!("take 1 row: {taken:?}"));
+        match taken {
+            Ok(taken) => self.model.taken(&taken, 1, usize::MAX),
+            Err(Error::Disk { operation: "read", .. }) => {}
             Err(error) => panic!("{error}"),
         }
     }

@@ -1,0 +1,179 @@
+//! What must hold of arbitrary bytes from the network: one body of checks, for the property tests
+//! and the fuzz targets.
+//!
+//! For tests only. No panic, no more memory than the bytes allow, each refusal by its field.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use prost::Message;
+use tonic::Streaming;
+
+use super::codec::{Answered, Incoming, Received, TimedCodec};
+use super::wire;
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::label::{Priority, Values};
+use crate::limits::{BATCH_REQUEST_ROWS_MAX, ROBOT_ID_BYTES_MAX, SEQUENCE_MAX, SKU_BYTES_MAX};
+use crate::proto;
+
+/// The largest message of the checks.
+const MESSAGE_BYTES_MAX: usize = 4096;
+
+/// Bytes as one `LabelRequest`.
+pub fn label_request(bytes: &[u8]) {
+    if let Ok(message) = proto::LabelRequest::decode(bytes) {
+        row(message, bytes.len());
+    }
+}
+
+/// Bytes as one `LabelBatchRequest`.
+pub fn label_batch(bytes: &[u8]) {
+    if let Err(error) = proto::LabelBatchRequest::check(bytes) {
+        return refused(&error);
+    }
+    let Ok(message) = proto::LabelBatchRequest::decode(bytes) else { return };
+    assert!(message.requests.len() <= BATCH_REQUEST_ROWS_MAX, "rows that were not counted");
+    for request in message.requests {
+        row(request, bytes.len());
+    }
+}
+
+/// Bytes as what a call sends: frames of gRPC, cut into pieces of up to 97 bytes, in each method.
+pub fn frames(bytes: &[u8]) {
+    frames_of::<proto::LabelRequest>(bytes);
+    frames_of::<proto::LabelBatchRequest>(bytes);
+}
+
+fn row(message: proto::LabelRequest, bytes_max: usize) {
+    match wire::request(message, Priority::Robot) {
+        Ok(request) => {
+            let values = match &request.payload.values {
+                Values::F32(values) => values.len() * 4,
+                Values::F64(values) => values.len() * 8,
+            };
+            assert!(0 < values && values <= bytes_max, "{values} bytes of values");
+            assert!((1..=SEQUENCE_MAX).contains(&request.key.sequence));
+            assert!((1..=ROBOT_ID_BYTES_MAX).contains(&request.key.robot_id.len()));
+            assert!(request.sku.len() <= SKU_BYTES_MAX);
+        }
+        Err(error) => refused(&error),
+    }
+}
+
+fn refused(error: &Error) {
+    let Error::Invalid { field, got, expected } = error else { panic!("{error:?}") };
+    assert!(!field.is_empty() && !got.is_empty() && !expected.is_empty(), "{error:?}");
+    assert!(error.to_string().len() < 400, "an error as long as its message");
+}
+
+fn frames_of<M: Incoming>(bytes: &[u8]) {
+    let decoder = TimedCodec::<M, Answered>::stream(Clock::start());
+    let pieces = Pieces(Bytes::copy_from_slice(bytes));
+    let mut stream = Streaming::new_request(decoder, pieces, None, Some(MESSAGE_BYTES_MAX));
+    let mut messages = 0;
+    loop {
+        let next = stream.message().now_or_never().expect("the body is all there");
+        match next {
+            Ok(Some(Received { message: Ok(_), .. })) => {}
+            Ok(Some(Received { message: Err(error), .. })) => refused(&error),
+            Ok(None) => break,
+            Err(status) => {
+                assert!(!status.message().is_empty(), "{status:?}");
+                break;
+            }
+        }
+        messages += 1;
+        assert!(messages <= bytes.len() / 5, "more messages than headers");
+    }
+}
+
+/// A body that comes in pieces.
+struct Pieces(Bytes);
+
+impl hyper::body::Body for Pieces {
+    type Data = Bytes;
+    type Error = tonic::Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+    ) -> Poll<Option<Result<hyper::body::Frame<Bytes>, tonic::Status>>> {
+        if self.0.is_empty() {
+            return Poll::Ready(None);
+        }
+        let length = self.0.len().min(1 + usize::from(self.0[0]) % 97);
+        let piece = self.0.split_to(length);
+        Poll::Ready(Some(Ok(hyper::body::Frame::data(piece))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frame(message: &[u8], compressed: u8) -> Vec<u8> {
+        let mut bytes = vec![compressed];
+        bytes.extend((message.len() as u32).to_be_bytes());
+        bytes.extend(message);
+        bytes
+    }
+
+    /// A request with all its fields, as a client encodes it.
+    fn whole(values: Vec<f32>, text: String) -> proto::LabelRequest {
+        proto::LabelRequest {
+            robot_id: text.clone(),
+            sequence: Some(1),
+            model: "kiva-floor".into(),
+            version: "1".into(),
+            sku: text,
+            payload: Some(proto::Payload { floats: values, ..Default::default() }),
+            ..Default::default()
+        }
+    }
+
+    fn some_request() -> impl Strategy<Value = proto::LabelRequest> {
+        (vec(any::<f32>(), 0..40), ".{0,140}").prop_map(|(values, text)| whole(values, text))
+    }
+
+    fn damaged(mut bytes: Vec<u8>, hits: &[(usize, u8)]) -> Vec<u8> {
+        for (at, byte) in hits {
+            if let Some(place) = at.checked_rem(bytes.len()) {
+                bytes[place] = *byte;
+            }
+        }
+        bytes
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_bytes_are_a_request_or_refused_by_field(bytes in vec(any::<u8>(), 0..400)) {
+            label_request(&bytes);
+            label_batch(&bytes);
+            frames(&bytes);
+            frames(&frame(&bytes, 0));
+        }
+
+        #[test]
+        fn any_damaged_request_is_one_still_or_refused(
+            requests in vec(some_request(), 1..4),
+            hits in vec((any::<usize>(), any::<u8>()), 0..6),
+        ) {
+            let one = damaged(requests[0].encode_to_vec(), &hits);
+            label_request(&one);
+            let batch = proto::LabelBatchRequest { requests: requests.clone() }.encode_to_vec();
+            label_batch(&damaged(batch.clone(), &hits));
+            let mut call = frame(&one, 0);
+            call.extend(frame(&batch, (hits.len() == 5).into()));
+            call.extend(frame(&requests[0].encode_to_vec(), 0));
+            frames(&damaged(call, &hits));
+        }
+    }
+}
