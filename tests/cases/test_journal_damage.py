@@ -15,7 +15,7 @@ from labeler.telemetry import names
 from labeler.v1 import label_pb2
 from tests.support.accounting import balanced
 from tests.support.database import Key, stored, write_locked
-from tests.support.journal_layout import Group, flip, groups
+from tests.support.journal_bytes import Group, flip, groups
 from tests.support.service import StartService, run_labeler, serve
 from tests.support.wire import WIDTH, floats, request, wire
 

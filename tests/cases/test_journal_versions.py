@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.support.accounting import balanced
-from tests.support.crc32c import crc32c
 from tests.support.database import stored
+from tests.support.journal_bytes import crc32c
 from tests.support.repo import ROOT
 from tests.support.service import StartService, run_labeler
 from tests.support.wire import WIDTH, floats, request, wire

@@ -1,6 +1,6 @@
-"""The journal's format by its document alone (docs/journal.md): reads groups, changes records.
+"""The journal's format by its document alone (docs/journal.md): reads groups, damages, changes.
 
-A second reader, which shares nothing with the core's: what it writes has good checksums.
+A second reader, which shares nothing with the core's: records that it changes have good checksums.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PAGE = 4096
+ALIGN = 8
 HEADER = struct.Struct("<4sIQQQQQIIII")
 RECORD = 1
 
@@ -28,12 +29,22 @@ def _table() -> list[int]:
 _CRC32C = _table()
 
 
-def crc32c(data: bytes, begin: int = 0) -> int:
+def crc32c(data: bytes | bytearray, begin: int = 0) -> int:
     """The Castagnoli sum of `data`, begun with the sum of what stood before."""
     value = begin ^ 0xFFFFFFFF
     for byte in data:
         value = _CRC32C[(value ^ byte) & 0xFF] ^ (value >> 8)
     return value ^ 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Group:
+    """One commit: where it stands, and the numbers of its records (none: only confirmations)."""
+
+    file: Path
+    offset: int
+    length: int
+    numbers: range
 
 
 @dataclass(frozen=True)
@@ -50,14 +61,23 @@ def segments(journal: Path) -> list[Path]:
     return sorted(journal.glob("segment-*.log"))
 
 
+def groups(journal: Path) -> list[Group]:
+    """All groups of a journal that nobody has damaged, in the order of the log."""
+    return [group for segment in segments(journal) for group in _groups(segment)]
+
+
 def records(segment: Path) -> Iterator[Record]:
     """The records that were first written in a segment."""
     data = segment.read_bytes()
-    at = PAGE
-    while data[at : at + 4] == b"LJRG":
-        number, length = _number_and_length(data, at)
-        yield from _records(data, at, number, length)
-        at += HEADER.size + length
+    for group in _groups(segment):
+        yield from _records(data, group)
+
+
+def flip(file: Path, offset: int, mask: int = 0x20) -> None:
+    """Flips bits of one byte of a file."""
+    content = bytearray(file.read_bytes())
+    content[offset] ^= mask
+    file.write_bytes(content)
 
 
 def change(segment: Path, record: Record, change_body: Callable[[bytes], bytes]) -> None:
@@ -67,7 +87,7 @@ def change(segment: Path, record: Record, change_body: Callable[[bytes], bytes])
     assert len(changed) == record.body.stop - record.body.start
     data[record.body] = changed
     at = record.group
-    _, length = _number_and_length(data, at)
+    length = HEADER.unpack_from(data, at)[8]
     body = bytes(data[at + HEADER.size : at + HEADER.size + length])
     struct.pack_into("<I", data, at + 56, crc32c(body))
     seed = crc32c(bytes(data[16:32]))
@@ -75,17 +95,25 @@ def change(segment: Path, record: Record, change_body: Callable[[bytes], bytes])
     segment.write_bytes(data)
 
 
-def _number_and_length(data: bytes | bytearray, at: int) -> tuple[int, int]:
-    fields = HEADER.unpack_from(data, at)
-    return fields[4], fields[8]
+def _groups(segment: Path) -> Iterator[Group]:
+    data, at = segment.read_bytes(), PAGE
+    while at + HEADER.size <= len(data):
+        magic, _, _, offset, first, _, _, count, body, _, _ = HEADER.unpack_from(data, at)
+        if magic != b"LJRG" or offset != at:
+            break
+        length = HEADER.size + body
+        yield Group(segment, at, length, range(first, first + count))
+        at += length
+        assert at % ALIGN == 0
 
 
-def _records(data: bytes, group: int, number: int, length: int) -> Iterator[Record]:
-    at, end = group + HEADER.size, group + HEADER.size + length
+def _records(data: bytes, group: Group) -> Iterator[Record]:
+    number = group.numbers.start
+    at, end = group.offset + HEADER.size, group.offset + group.length
     while at < end and data[at]:
         if data[at] == RECORD:
             (size,) = struct.unpack_from("<I", data, at + 1)
-            yield Record(number, group, slice(at + 5, at + 5 + size))
+            yield Record(number, group.offset, slice(at + 5, at + 5 + size))
             number, at = number + 1, at + 5 + size
         elif data[at] == 2:  # a copy
             at += 13 + struct.unpack_from("<I", data, at + 1)[0]
