@@ -9,16 +9,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
-SOURCE = Path(__file__).with_name("faulty_disk.c")
+from tests.support.preload import library, prefix
 
 JOURNAL = "/journal/segment-"
 """The part of a path that all segments share."""
@@ -44,14 +42,14 @@ class FaultyDisk:
         self.rules = folder / "rules"
         self.rules.mkdir(parents=True)
         self.mirror = folder / "mirror"
-        variables = {"LD_PRELOAD": str(_library(folder)), "FAULTY_RULES": str(self.rules)}
+        variables = {"LD_PRELOAD": _preloaded(folder), "FAULTY_RULES": str(self.rules)}
         if root:
             if root.exists():
                 shutil.copytree(root, self.mirror, ignore=shutil.ignore_patterns("*-shm"))
             else:
                 self.mirror.mkdir()
             variables |= {"FAULTY_ROOT": str(root), "FAULTY_MIRROR": str(self.mirror)}
-        self.prefix = ("env", *(f"{name}={value}" for name, value in variables.items()))
+        self.prefix = prefix(**variables)
 
     def breaks(self, fault: Fault, part: str, argument: str | int = "always") -> None:
         """From now on, for paths that contain `part`; `argument` as the C file says."""
@@ -98,24 +96,10 @@ def free_bytes(path: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def _library(folder: Path) -> Path:
-    compiler = shutil.which("cc")
-    if compiler is None:
+def _preloaded(folder: Path) -> str:
+    if shutil.which("cc") is None:
         _skip("LABELER_REQUIRE_CC", "no C compiler `cc`")
-    made = folder / "faulty_disk.so"
-    made.write_bytes(_compiled(str(compiler)))
-    return made
-
-
-@cache
-def _compiled(compiler: str) -> bytes:
-    command = [compiler, "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-x", "c", str(SOURCE)]
-    made = Path(tempfile.gettempdir()) / f"faulty_disk-{os.getpid()}.so"
-    try:
-        subprocess.run([*command, "-o", str(made), "-ldl"], check=True)
-        return made.read_bytes()
-    finally:
-        made.unlink(missing_ok=True)
+    return library("faulty_disk", folder)
 
 
 def _skip(variable: str, why: str) -> None:
