@@ -12,7 +12,7 @@ from labeler.telemetry import names
 from tests.support.accounting import balanced
 from tests.support.database import Key, stored, write_locked
 from tests.support.faulty_disk import fill, free_bytes, small_disk
-from tests.support.sending import sender
+from tests.support.sending import refused, sender, stopped
 from tests.support.service import Service, StartService
 from tests.support.waiting import eventually
 
@@ -45,16 +45,9 @@ def load(service: Service, acks: Path, robots: str) -> loadgen.Sender:
     return made
 
 
-def refused(made: loadgen.Sender) -> int:
-    """Labels refused so far for want of room."""
-    return made.snapshot()["errors"].get("RESOURCE_EXHAUSTED", 0)
-
-
-def stopped(made: loadgen.Sender) -> loadgen.Result:
+def ended(made: loadgen.Sender) -> loadgen.Result:
     """Ends a load, in which nothing but refusals may have gone wrong."""
-    made.stop()
-    assert made.wait(30_000), made.snapshot()
-    result = made.result()
+    result = stopped(made)
     assert set(result["errors"]) <= {"RESOURCE_EXHAUSTED"}, result["errors"]
     return result
 
@@ -73,7 +66,7 @@ def accepted(service: Service, acks: Path) -> bool:
     """Whether labels are taken again, and none is refused."""
     made = load(service, acks, "after-")
     eventually(lambda: made.snapshot()["answered"] >= 500)
-    return not stopped(made)["errors"]
+    return not ended(made)["errors"]
 
 
 def test_a_full_disk_refuses_labels_and_delivers_what_it_has_until_there_is_space_again(
@@ -87,7 +80,7 @@ def test_a_full_disk_refuses_labels_and_delivers_what_it_has_until_there_is_spac
         with write_locked(database):
             made = load(service, tmp_path / "acks.csv", "full-")
             eventually(lambda: refused(made) > 0, timeout_s=60)
-            stopped(made)
+            ended(made)
             assert service.metrics().records().parts["pending"] > 0
         # Deletion and confirmations need space too: the disk is still as full as it can be.
         fill(disk)
@@ -110,7 +103,7 @@ def test_a_store_on_the_full_disk_is_waited_for_and_no_label_is_dead(
         made = load(service, tmp_path / "acks.csv", "full-")
         eventually(lambda: service.metrics().sum(names.WRITER_FAILURES.name) > 1, timeout_s=60)
         eventually(lambda: refused(made) > 0, timeout_s=60)
-        stopped(made)
+        ended(made)
         at_bound = service.metrics().records()
         assert at_bound.parts["pending"] > 0
         assert at_bound.parts["dead"] == 0

@@ -14,7 +14,7 @@ from tests.support.accounting import balanced
 from tests.support.counts import counts
 from tests.support.database import write_locked
 from tests.support.metrics import Metrics
-from tests.support.sending import sender
+from tests.support.sending import refused, sender, stopped
 from tests.support.service import Service, StartService
 from tests.support.waiting import eventually
 from tests.support.wire import WIDTH
@@ -46,18 +46,6 @@ def flood(service: Service, cycle: int) -> loadgen.Sender:
     made.connect()
     made.fire()
     return made
-
-
-def refused(made: loadgen.Sender) -> int:
-    """Labels refused so far for want of room."""
-    return made.snapshot()["errors"].get("RESOURCE_EXHAUSTED", 0)
-
-
-def stopped(made: loadgen.Sender) -> loadgen.Result:
-    """Ends a load; its result."""
-    made.stop()
-    assert made.wait(30_000), made.snapshot()
-    return made.result()
 
 
 def disk_bytes(scrape: Metrics) -> float:

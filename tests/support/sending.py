@@ -39,3 +39,15 @@ def ended(made: loadgen.Sender) -> loadgen.Result:
     settled = result["answered"] + sum(result["errors"].values()) + result["unsent"]
     assert result["planned"] == settled, result
     return result
+
+
+def refused(made: loadgen.Sender) -> int:
+    """Labels refused so far for want of room."""
+    return made.snapshot()["errors"].get("RESOURCE_EXHAUSTED", 0)
+
+
+def stopped(made: loadgen.Sender) -> loadgen.Result:
+    """Ends a load; its result."""
+    made.stop()
+    assert made.wait(30_000), made.snapshot()
+    return made.result()
