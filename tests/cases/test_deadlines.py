@@ -32,6 +32,7 @@ from tests.support.held import (
 )
 from tests.support.service import Service, StartService, serving
 from tests.support.waiting import eventually
+from tests.support.ways import Send, rows, ways
 from tests.support.wire import Wire, error_of, floats, request, wire
 
 LATE = grpc.StatusCode.DEADLINE_EXCEEDED
@@ -56,32 +57,6 @@ def stubs(served: Service) -> Iterator[Wire]:
 @pytest.fixture
 def robot_id(request: pytest.FixtureRequest) -> str:
     return str(request.node.name)[:100]
-
-
-def rows(robot_id: str, count: int, **fields: object) -> list[label_pb2.LabelRequest]:
-    return [request(robot_id, n, floats(values(n)), **fields) for n in range(1, count + 1)]
-
-
-def unary(stubs: Wire, asked: list[label_pb2.LabelRequest]) -> list[int]:
-    calls = [stubs.labels.Label.future(row) for row in asked]
-    return [0 if (e := call.exception(timeout=90)) is None else e.code().value[0] for call in calls]
-
-
-def batch(stubs: Wire, asked: list[label_pb2.LabelRequest]) -> list[int]:
-    codes = []
-    for first in range(0, len(asked), 1_000):
-        rows = label_pb2.LabelBatchRequest(requests=asked[first : first + 1_000])
-        codes += [result.error.code for result in stubs.labels.LabelBatch(rows).results]
-    return codes
-
-
-def stream(stubs: Wire, asked: list[label_pb2.LabelRequest]) -> list[int]:
-    replies = {reply.sequence: reply for reply in stubs.labels.LabelStream(iter(asked))}
-    return [replies[row.sequence].error.code for row in asked]
-
-
-ways = pytest.mark.parametrize("send", [unary, batch, stream])
-Send = Callable[[Wire, list[label_pb2.LabelRequest]], list[int]]
 
 
 @counts("calls", quick=300, full=2_000, full_timeout_s=300)

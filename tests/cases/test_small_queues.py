@@ -37,6 +37,7 @@ from tests.support.made_models import NAME, holding, settings, write_identity
 from tests.support.sending import run, sender
 from tests.support.service import LABELER, Service, StartService, environment
 from tests.support.waiting import eventually
+from tests.support.ways import rows
 from tests.support.wire import Wire, error_of, floats, raw32, request, wire
 
 FULL = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -46,10 +47,6 @@ TINY = {
     "path__batch_rows_max": 16,
     "transport__stream_in_flight_max": 16,
 }
-
-
-def rows(robot_id: str, count: int, **fields: object) -> list[label_pb2.LabelRequest]:
-    return [request(robot_id, n, floats(values(n)), **fields) for n in range(1, count + 1)]
 
 
 def unharmed(service: Service, since: Since) -> None:

@@ -30,6 +30,7 @@ from tests.support.held import (
 from tests.support.made_models import holding
 from tests.support.service import Service, serving
 from tests.support.waiting import eventually
+from tests.support.ways import Send, rows, ways
 from tests.support.wire import Wire, error_of, floats, request, wire
 
 LATE = grpc.StatusCode.DEADLINE_EXCEEDED
@@ -54,32 +55,6 @@ def stubs(served: Service) -> Iterator[Wire]:
 @pytest.fixture
 def robot_id(request: pytest.FixtureRequest) -> str:
     return str(request.node.name)[:100]
-
-
-def rows(robot_id: str, count: int, **fields: object) -> list[label_pb2.LabelRequest]:
-    return [request(robot_id, n, floats(values(n)), **fields) for n in range(1, count + 1)]
-
-
-def unary(stubs: Wire, asked: list[label_pb2.LabelRequest]) -> list[int]:
-    """The status code of each row, sent by itself."""
-    calls = [stubs.labels.Label.future(row) for row in asked]
-    return [0 if (e := call.exception(timeout=60)) is None else e.code().value[0] for call in calls]
-
-
-def batch(stubs: Wire, asked: list[label_pb2.LabelRequest]) -> list[int]:
-    """The same of a batch."""
-    results = stubs.labels.LabelBatch(label_pb2.LabelBatchRequest(requests=asked)).results
-    return [result.error.code for result in results]
-
-
-def stream(stubs: Wire, asked: list[label_pb2.LabelRequest]) -> list[int]:
-    """The same of a stream."""
-    replies = {reply.sequence: reply for reply in stubs.labels.LabelStream(iter(asked))}
-    return [replies[row.sequence].error.code for row in asked]
-
-
-ways = pytest.mark.parametrize("send", [unary, batch, stream])
-Send = Callable[[Wire, list[label_pb2.LabelRequest]], list[int]]
 
 
 @ways
