@@ -16,6 +16,8 @@ CRATES := --locked --workspace --exclude labeler-bridge
 ORT_LIBRARY = $$(echo $(CURDIR)/.venv/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.*)
 
 export UV_PROJECT_ENVIRONMENT := .venv
+# The core's tests load ONNX Runtime without our Python, which silences it.
+export ORT_DISABLE_TELEMETRY := 1
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 unexport VIRTUAL_ENV
 

@@ -111,6 +111,7 @@ class Core:
         self.answers: dict[int, dict[str, Any]] = {}
         self.stopped = False
         self.release_load = threading.Event()
+        self.fault: BaseException = ZeroDivisionError("a fault")
 
     def ask(
         self, kind: str, wait: bool = True, deadline_ms: int = 5000, **body: Any
@@ -150,7 +151,7 @@ class Core:
         return [{"name": name, "version": "1"}]
 
     def list_models(self) -> Sequence[Mapping[str, Any]]:
-        raise ZeroDivisionError("a fault")
+        raise self.fault
 
 
 @pytest.fixture
@@ -244,7 +245,11 @@ def test_a_model_that_cannot_be_loaded_says_why(core: Core) -> None:
 
 
 @pytest.mark.usefixtures("control")
-def test_a_fault_answers_internal_and_the_next_request_is_served(core: Core) -> None:
+@pytest.mark.parametrize("fault", [ZeroDivisionError("a fault"), SystemExit(3)], ids=repr)
+def test_a_fault_answers_internal_and_the_next_request_is_served(
+    core: Core, fault: BaseException
+) -> None:
+    core.fault = fault
     assert core.ask("list_models")["error"] == "internal"
     assert "label" in core.ask("get", robot_id="r", sequence=1)
 

@@ -6,11 +6,19 @@ import io
 import json
 import logging
 import re
+import socket
 import subprocess
 import sys
 import threading
+import urllib.request
+from pathlib import Path
 
 from labeler.telemetry.logs import QUEUE_LINES_MAX, LogSink, resolve_format
+from labeler.v1 import label_pb2
+from tests.support.counts import counts
+from tests.support.service import LABELER, environment
+from tests.support.waiting import eventually
+from tests.support.wire import WIDTH, floats, request, wire
 
 
 class Blocked(io.StringIO):
@@ -115,3 +123,55 @@ def test_two_sinks_one_after_the_other_do_not_share_lines() -> None:
 def test_auto_is_json_unless_it_is_a_terminal() -> None:
     assert resolve_format("auto", io.StringIO()) == "json"
     assert resolve_format("text", io.StringIO()) == "text"
+
+
+def flood(admin_address: str) -> None:
+    """Lines without end into a stderr that nobody reads: each request has one at DEBUG."""
+    host, _, port = admin_address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as pages:
+        replies = pages.makefile("rb")
+
+        def dropped() -> int:
+            pages.sendall(b"GET /healthz HTTP/1.1\r\nHost: admin\r\n\r\n" * 500)
+            live = 0
+            while live < 500:
+                live += replies.readline() == b"live\n"
+            with urllib.request.urlopen(f"http://{admin_address}/status", timeout=30) as status:
+                return int(json.loads(status.read())["logs_dropped_total"])
+
+        eventually(dropped, timeout_s=60)
+        replies.close()
+
+
+@counts("labels", quick=10_000, full=100_000, full_timeout_s=600)
+def test_labels_pass_at_trace_while_nobody_reads_stderr_and_what_is_dropped_is_counted(
+    tmp_path: Path, labels: int
+) -> None:
+    """S50, trap 12: a log at its finest, a pipe that is full, and no thread that waits for it."""
+    ports = ("transport.grpc_address=127.0.0.1:0", "admin.address=127.0.0.1:0")
+    settings = (*ports, f"state_dir={tmp_path / 'state'}", "log.level=trace", "log.format=json")
+    options = [word for setting in settings for word in ("--set", setting)]
+    command = [str(LABELER), "serve", *options]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, env=environment({}), text=True
+    ) as served:
+        try:
+            assert served.stderr
+            line = ""
+            while '"message": "serving"' not in line:  # from there on nobody reads
+                line = served.stderr.readline()
+            found = json.loads(line)["fields"]
+            flood(found["admin_address"])
+            with wire(found["grpc_address"]) as stubs:
+                for first in range(0, labels, 500):
+                    batch = [
+                        request("r", first + n + 1, floats([2.5] * WIDTH), timeout_us=60_000_000)
+                        for n in range(500)
+                    ]
+                    message = label_pb2.LabelBatchRequest(requests=batch)
+                    reply = stubs.labels.LabelBatch(message)
+                    assert all(row.HasField("response") for row in reply.results)
+            served.terminate()
+            assert served.wait(60) == 0, "an exit waits for no reader"
+        finally:
+            served.kill()

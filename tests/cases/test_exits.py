@@ -1,7 +1,7 @@
 """S52, trap 12: a program with the label path inside leaves in every way, under traffic.
 
 It ends with the code that its way has, never by a crash, and the journal holds what was
-acknowledged, from memory alone too. Full counts: about 5 minutes.
+acknowledged, from memory alone too. Full counts: about 240 s.
 """
 
 import random

@@ -1,7 +1,7 @@
 """S48, trap 11: a process that serves forks, and its children use what they have inherited.
 
 A child is refused at once, with the way out, and whatever it does when it leaves, the parent goes
-on and its journal is whole. Full counts: about 60 s. The client's part is
+on and its journal is whole. Full counts: about 15 s. The client's part is
 `test_client_in_a_fork.py`.
 """
 

@@ -86,6 +86,7 @@ class Reading:
                 "goaway_total": 0,
             },
             "logs": {"dropped_total": 5},
+            "panics_total": 0,
             "control": {"queued": 0, "expired_total": 0},
             "errors": {"INVALID_ARGUMENT": 1},
         }

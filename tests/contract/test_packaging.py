@@ -5,6 +5,8 @@ Slow: the wheel builds our crates once more, about 90 s on two cores after `make
 
 import fnmatch
 import random
+import re
+import subprocess
 import tarfile
 import zipfile
 from pathlib import Path
@@ -31,6 +33,11 @@ NEEDED_TO_BUILD = (
     "rust_core/bridge/src/lib.rs",
     "rust_core/loadgen/src/lib.rs",
 )
+# Of the names with an underscore these are in the stable ABI (CPython's Misc/stable_abi.toml).
+STABLE_PRIVATE = {
+    *("_Py_Dealloc", "_Py_DecRef", "_Py_IncRef", "_Py_NoneStruct", "_Py_TrueStruct"),
+    *("_Py_FalseStruct", "_Py_EllipsisObject", "_Py_NotImplementedStruct"),
+}
 PROMISED = (
     "labeler/__init__.py",
     "labeler/py.typed",
@@ -76,6 +83,32 @@ def test_the_wheel_has_its_models_its_types_and_its_licences(wheel: Path) -> Non
 
 def test_the_wheel_serves_every_python_from_3_11_on(wheel: Path) -> None:
     assert "-cp311-abi3-" in wheel.name
+
+
+def versions(names: str, symbol: str) -> list[tuple[int, ...]]:
+    """The versions of a library's symbols in what `objdump -T` says, such as those of GLIBC."""
+    found = re.findall(rf"\b{symbol}_(\d+(?:\.\d+)+)\b", names)
+    return sorted({tuple(map(int, version.split("."))) for version in found})
+
+
+def test_the_wheel_s_platform_has_every_symbol_that_the_extension_needs(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """S84: a tag for an older platform than the symbols are of is accepted by pip, and fails."""
+    with zipfile.ZipFile(wheel) as archive:
+        extension = archive.extract("labeler/_core.abi3.so", tmp_path)
+    command = ["objdump", "-T", extension]
+    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    needed = versions(names, "GLIBC")
+    assert needed, names
+    tags = re.findall(r"manylinux_(\d+)_(\d+)_", wheel.name)
+    promised = [tuple(map(int, tag)) for tag in tags]
+    # A wheel for "linux" promises the machine that it was built on, and is for no other.
+    assert all(max(needed) <= tag for tag in promised), (wheel.name, needed)
+    assert promised or re.search(r"-linux_\w+\.whl$", wheel.name), wheel.name
+    # Of the interpreter it needs the stable ABI: nothing private but what its macros stand for.
+    private = set(re.findall(r"\*UND\*.*\b(_Py\w+)", names))
+    assert private <= STABLE_PRIVATE, private - STABLE_PRIVATE
 
 
 def test_a_wheel_from_the_sdist_serves_a_label_in_an_empty_environment(

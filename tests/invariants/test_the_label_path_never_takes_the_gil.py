@@ -2,7 +2,7 @@
 
 By structure, by counting who takes it, and by labels that pass while it is never given back. Trap
 12; case W20 and the aioboto3 row of the peers: a writer at its full rate is no thread of the path.
-Full counts: about 60 s.
+Full counts: about 15 s.
 """
 
 import struct

@@ -9,7 +9,7 @@
  *   read_takes   us           it sleeps first
  *   write_fails  once|always  pwrite gives ENOSPC
  *   write_short  once|always  pwrite takes half of the bytes
- *   clock_back   s            the wall clock is so many seconds behind
+ *   clock_back   s            the wall clock is so many seconds behind (ahead, if negative)
  *
  * With $FAULTY_MIRROR, what is synced below $FAULTY_ROOT is copied there, and nothing else: the mirror
  * is what a power cut at this moment leaves at the worst, with names changed at once.

@@ -197,6 +197,13 @@ LOGS_DROPPED = Metric(
     ("side",),
     "Log lines dropped since the sink was full: core or control.",
 )
+PANICS = Metric(
+    "labeler_panics_total",
+    "counter",
+    "panics",
+    (),
+    "Panics of the core, each with its line in the log; a request's, or a part's that ends it.",
+)
 CONTROL_QUEUED = Metric(
     "labeler_control_queued", "gauge", "requests", (), "Control requests that wait for an answer."
 )

@@ -86,6 +86,7 @@ class _Core(Collector):
             "control": self._reading.logs_dropped(),
         }
         yield _family(names.LOGS_DROPPED, [((side,), dropped[side]) for side in dropped])
+        yield _one(names.PANICS, snapshot["panics_total"])
         yield from _writer(self._reading.writer())
 
 

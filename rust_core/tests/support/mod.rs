@@ -18,6 +18,8 @@ use tokio::{net::TcpStream, runtime::Runtime};
 /// Far above what anything here takes: a call that gets there was forgotten.
 const DEADLINE_US: u64 = 20_000_000;
 const WIDTH: usize = 24;
+/// Far above what anything here takes.
+const WAIT: Duration = Duration::from_secs(20);
 
 /// Fault points are the process's, so tests that arm them run one after the other.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -66,7 +68,7 @@ impl Drop for Served {
         let _ = self.engine.stop();
         // In its lame-duck time a drain still holds the server, whose tasks would hit the next
         // test's point.
-        becomes_true(|| !runs("drain"));
+        becomes_true(WAIT, || !runs("drain"));
     }
 }
 
@@ -79,11 +81,16 @@ fn runs(name: &str) -> bool {
 
 /// Waits for a condition; panics with its name after a long time.
 pub fn eventually(name: &str, condition: impl Fn() -> bool) {
-    assert!(becomes_true(condition), "not within 20 s: {name}");
+    within(WAIT, name, condition);
 }
 
-fn becomes_true(condition: impl Fn() -> bool) -> bool {
-    let until = Instant::now() + Duration::from_secs(20);
+/// The same for a shorter time, where later the condition comes true for another reason.
+pub fn within(limit: Duration, name: &str, condition: impl Fn() -> bool) {
+    assert!(becomes_true(limit, condition), "not within {limit:?}: {name}");
+}
+
+fn becomes_true(limit: Duration, condition: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + limit;
     while !condition() {
         if Instant::now() > until {
             return false;
