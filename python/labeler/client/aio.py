@@ -12,8 +12,9 @@ import grpc.aio
 import numpy as np
 
 from labeler.client.aio_stream import AsyncLabelStream
-from labeler.client.channels import Guard, channel_options, methods_of, not_ready
+from labeler.client.channels import Guard, channel_options, not_ready
 from labeler.client.health import SERVICE_UNKNOWN
+from labeler.client.lanes import Lane, Lanes
 from labeler.client.options import ClientOptions, check_options
 from labeler.client.plans import Plan, Plans, Results
 from labeler.client.replies import Label, ModelVersion, StoredLabel
@@ -45,8 +46,7 @@ class AsyncClient:
         self._address = address
         self._guard = Guard("AsyncClient")
         self._plans = Plans(self._guard, self._settings)
-        self._channel: grpc.aio.Channel | None = None
-        self._methods: dict[str, Any] = {}
+        self._lanes = Lanes(self._new_channel, self._settings.streams_per_connection_max)
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -57,7 +57,7 @@ class AsyncClient:
         """Wait for a connection. Errors: `UnavailableError` when the time is over."""
         self._guard.check()
         timeout_ms = check_timeout_ms(timeout_ms, timeout_ms)
-        channel = self._connect()
+        channel: grpc.aio.Channel = self._connect().channel
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while (state := channel.get_state(True)) != grpc.ChannelConnectivity.READY:
@@ -89,10 +89,12 @@ class AsyncClient:
         return await self._call_batch(self._plans.rows(robot_id, first_sequence, values, fields))
 
     def stream(self) -> AsyncLabelStream:
-        """Open a stream of requests and results, for one robot; needs the running loop."""
+        """Open a stream of requests and results, for one robot; needs the running loop.
+
+        With more than `streams_per_connection_max` open, on a further connection.
+        """
         self._guard.check()
-        self._connect()
-        return AsyncLabelStream(self._methods["LabelStream"], self._plans, self)
+        return AsyncLabelStream(self._lanes.enter(), self._plans, self)
 
     async def get(self, robot_id: str, sequence: int, timeout_ms: int | None = None) -> StoredLabel:
         """Read one label back, as `Client.get`."""
@@ -127,8 +129,9 @@ class AsyncClient:
     async def close(self) -> None:
         """Close the connection; open calls and streams end. Idempotent; does nothing in a fork."""
         self._guard.closed = True
-        if self._channel is not None and not self._guard.forked:
-            await self._channel.close()
+        if not self._guard.forked:
+            for channel in self._lanes.close():
+                await channel.close()
 
     async def __aenter__(self) -> Self:
         """Begin to connect, where that has not begun, and return the client itself."""
@@ -145,18 +148,21 @@ class AsyncClient:
         """Close the client."""
         await self.close()
 
-    def _connect(self) -> grpc.aio.Channel:
-        """Return the channel; the first time, make it and begin to connect."""
-        if self._channel is None:
-            arguments, credentials = channel_options(self._settings), self._settings.credentials
-            self._channel = (
-                grpc.aio.insecure_channel(self._address, arguments)
-                if credentials is None
-                else grpc.aio.secure_channel(self._address, credentials, arguments)
-            )
-            self._methods = methods_of(self._channel)
-            self._channel.get_state(try_to_connect=True)
-        return self._channel
+    def _connect(self) -> Lane:
+        """Return the lane of calls; the first time, begin to connect."""
+        return self._lanes.first()
+
+    def _new_channel(self) -> grpc.aio.Channel:
+        """Make a channel and begin to connect."""
+        arguments = channel_options(self._address, self._settings)
+        credentials = self._settings.credentials
+        channel = (
+            grpc.aio.insecure_channel(self._address, arguments)
+            if credentials is None
+            else grpc.aio.secure_channel(self._address, credentials, arguments)
+        )
+        channel.get_state(try_to_connect=True)
+        return channel
 
     async def _pages(self, request: label_pb2.ListLabelsRequest) -> AsyncIterator[StoredLabel]:
         """Read page after page."""
@@ -176,8 +182,7 @@ class AsyncClient:
     async def _call(self, plan: Plan[T]) -> T:
         """Call within the deadline, retries included; `StoppedError` where the client is closed."""
         self._guard.check()
-        self._connect()
-        method = self._methods[plan.method]
+        method = self._connect().methods[plan.method]
         attempts = self._plans.attempts(plan, time.monotonic())
         left_s = attempts.begin(time.monotonic())
         while left_s is not None:

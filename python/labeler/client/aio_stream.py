@@ -17,6 +17,7 @@ import grpc
 from labeler.client.batches import Result
 from labeler.client.channels import Guard
 from labeler.client.failures import from_call
+from labeler.client.lanes import Lane
 from labeler.client.plans import Plans
 from labeler.client.requests import LabelFields, Values, make_query
 from labeler.client.streams import StreamState
@@ -35,12 +36,12 @@ class AsyncLabelStream:
     the call on the service.
     """
 
-    def __init__(self, method: Any, plans: Plans, client: object) -> None:
+    def __init__(self, lane: Lane, plans: Plans, client: object) -> None:
         """Open the call, in the running loop; `client` lives as long as the stream."""
         self._guard = Guard("AsyncLabelStream")
         self._client = client
-        self._link = _Link(StreamState(plans.settings, plans.receipts))
-        self._link.open(method)
+        self._link = _Link(StreamState(plans.settings, plans.receipts), lane)
+        self._link.open()
         loop = asyncio.get_running_loop()
         self._cancel = weakref.finalize(self, _cancel, self._link, self._guard, loop)
         # At exit the loop is gone, and the connection ends with the process.
@@ -116,18 +117,19 @@ class AsyncLabelStream:
 class _Link:
     """What the tasks of a stream share."""
 
-    def __init__(self, state: StreamState) -> None:
+    def __init__(self, state: StreamState, lane: Lane) -> None:
         """Start without a call."""
         self.state = state
+        self.lane = lane
         self.changed = asyncio.Event()
         self.call: Any = None
         self.reader: asyncio.Task[None]
         self._outbox: deque[label_pb2.LabelRequest | None] = deque()
         self._posted = asyncio.Event()
 
-    def open(self, method: Any) -> None:
+    def open(self) -> None:
         """Start the call and the task that reads it."""
-        self.call = method(self._requests())
+        self.call = self.lane.methods["LabelStream"](self._requests())
         self.reader = asyncio.create_task(self.read(), name="labeler-stream")
 
     def post(self, request: label_pb2.LabelRequest | None) -> None:
@@ -159,6 +161,7 @@ class _Link:
         except asyncio.CancelledError:
             reason = RequestCancelledError("its client was closed")
         finally:
+            self.lane.leave()
             self.state.end(reason)
             self.post(None)
 

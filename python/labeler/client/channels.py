@@ -1,6 +1,6 @@
 """Channels: how a client holds its connection, and the guard against use in the wrong process.
 
-Never makes a call. One connection a client, opened before the first call needs it.
+Never makes a call. How many connections a client has stands in `lanes.py`.
 """
 
 import json
@@ -19,8 +19,8 @@ _SERVICE_CONFIG = json.dumps(
 )
 
 
-def channel_options(settings: Settings) -> list[tuple[str, Any]]:
-    """Return the gRPC options, each with its reason.
+def channel_options(address: str, settings: Settings) -> list[tuple[str, Any]]:
+    """Return the gRPC options of a channel to `address`, each with its reason.
 
     Keepalive: servers with gRPC's defaults answer pings more often than each 300 s with
     `too_many_pings` and close the connection, so that is the default, and none is sent without an
@@ -29,9 +29,16 @@ def channel_options(settings: Settings) -> list[tuple[str, Any]]:
     has each message of a stream. labeler's own server takes `keepalive_ms=10_000` without harm.
     Proxy: robots talk to their service directly, so `http_proxy` and its like are not read.
     """
+    # Of a list of addresses gRPC would make the call's authority, which no server takes.
+    scheme, _, listed = address.partition(":")
+    first = listed.partition(",")[0] if scheme in ("ipv4", "ipv6") else ""
+    authority = [("grpc.default_authority", first)] if first != listed and first else []
     return [
+        *authority,
         ("grpc.keepalive_time_ms", settings.keepalive_ms),
         ("grpc.keepalive_timeout_ms", settings.keepalive_timeout_ms),
+        # What gRPC waits for the answer of a ping by; it alone would be a minute.
+        ("grpc.http2.ping_timeout_ms", settings.keepalive_timeout_ms),
         ("grpc.keepalive_permit_without_calls", 0),
         # A robot stays with one pod, whose window knows its sequences; robots spread by chance.
         ("grpc.service_config", _SERVICE_CONFIG),

@@ -35,6 +35,8 @@ class ClientOptions(TypedDict, total=False):
     `attempts_max` (3): tries of one call, the first included; 1 means no retries.
     `keepalive_ms` (300,000), `keepalive_timeout_ms` (5,000): see `channels.py`.
     `stream_rows_max` (1,024): requests of a stream that wait for an answer or for their reader.
+    `streams_per_connection_max` (100): streams on one connection; one more opens a further
+    connection. At most the service's setting of that name (200), less the calls beside them.
     `credentials` (None: plain text): from `grpc.ssl_channel_credentials`.
     """
 
@@ -47,6 +49,7 @@ class ClientOptions(TypedDict, total=False):
     keepalive_ms: int
     keepalive_timeout_ms: int
     stream_rows_max: int
+    streams_per_connection_max: int
     credentials: grpc.ChannelCredentials | None
 
 
@@ -63,6 +66,7 @@ class Settings:
     keepalive_ms: int = 300_000
     keepalive_timeout_ms: int = 5_000
     stream_rows_max: int = 1_024
+    streams_per_connection_max: int = 100
     credentials: grpc.ChannelCredentials | None = None
 
 
@@ -74,6 +78,7 @@ _INTEGERS = {
     "keepalive_ms": (1_000, _TIMEOUT_MS_MAX),
     "keepalive_timeout_ms": (100, _TIMEOUT_MS_MAX),
     "stream_rows_max": (1, 65_536),
+    "streams_per_connection_max": (1, 100_000),
 }
 
 

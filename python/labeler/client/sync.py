@@ -10,9 +10,10 @@ from typing import Any, Self, TypeVar, Unpack
 import grpc
 import numpy as np
 
-from labeler.client.channels import Guard, channel_options, methods_of, not_ready
+from labeler.client.channels import Guard, channel_options, not_ready
 from labeler.client.failures import from_call
 from labeler.client.health import SERVICE_UNKNOWN
+from labeler.client.lanes import Lanes
 from labeler.client.options import ClientOptions, check_options
 from labeler.client.plans import Plan, Plans, Results
 from labeler.client.replies import Label, ModelVersion, StoredLabel
@@ -50,18 +51,20 @@ class Client:
         self._address = address
         self._guard = Guard("Client")
         self._plans = Plans(self._guard, settings)
-        arguments, credentials = channel_options(settings), settings.credentials
-        self._channel = (
-            grpc.insecure_channel(address, arguments)
-            if credentials is None
-            else grpc.secure_channel(address, credentials, arguments)
-        )
-        self._methods = methods_of(self._channel)
+        arguments, credentials = channel_options(address, settings), settings.credentials
+
+        def connect() -> grpc.Channel:
+            if credentials is None:
+                return grpc.insecure_channel(address, arguments)
+            return grpc.secure_channel(address, credentials, arguments)
+
+        self._lanes = Lanes(connect, settings.streams_per_connection_max)
+        self._methods = self._lanes.first().methods
         # A call that waits for the connection makes it, before a label needs it. Nobody reads its
         # answer. `grpc.channel_ready_future` would do, but its thread raises when the channel is
         # closed under it, and forked children crashed in 20 of 80 runs after it, in 0 of 145 here.
         self._methods["Check"].future(b"", timeout=CONNECT_TIMEOUT_S, wait_for_ready=True)
-        self._close = weakref.finalize(self, _close, self._channel, self._guard)
+        self._close = weakref.finalize(self, _close, self._lanes, self._guard)
 
     def wait_ready(self, timeout_ms: int = 5_000) -> None:
         """Wait for a connection. Errors: `UnavailableError` when the time is over."""
@@ -110,11 +113,16 @@ class Client:
         return self._call(plan) if plan.rows else plan.convert(label_pb2.LabelBatchResponse(), 0)
 
     def stream(self) -> LabelStream:
-        """Open a stream of requests and results, for one robot; see `LabelStream`."""
+        """Open a stream of requests and results, for one robot; see `LabelStream`.
+
+        With more than `streams_per_connection_max` open, on a further connection.
+        """
         self._guard.check()
+        lane = self._lanes.enter()
         try:
-            return LabelStream(self._methods["LabelStream"], self._plans, self)
+            return LabelStream(lane, self._plans, self)
         except ValueError:
+            lane.leave()
             self._guard.check()
             raise
 
@@ -218,8 +226,9 @@ class Client:
         raise attempts.final(error)
 
 
-def _close(channel: grpc.Channel, guard: Guard) -> None:
-    """Close what a client holds; a fork must not touch the channel of its parent."""
+def _close(lanes: Lanes, guard: Guard) -> None:
+    """Close what a client holds; a fork must not touch the channels of its parent."""
     guard.closed = True
     if not guard.forked:
-        channel.close()
+        for channel in lanes.close():
+            channel.close()

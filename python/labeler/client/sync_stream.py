@@ -17,6 +17,7 @@ import grpc
 from labeler.client.batches import Result
 from labeler.client.channels import Guard
 from labeler.client.failures import from_call
+from labeler.client.lanes import Lane
 from labeler.client.plans import Plans
 from labeler.client.requests import LabelFields, Values, make_query
 from labeler.client.streams import StreamState
@@ -40,12 +41,12 @@ class LabelStream:
     Leaving the `with` block, or dropping the last reference, ends the call on the service.
     """
 
-    def __init__(self, method: Any, plans: Plans, client: object) -> None:
+    def __init__(self, lane: Lane, plans: Plans, client: object) -> None:
         """Open the call; a client lives as long as its streams, though nobody else holds it."""
         self._guard = Guard("LabelStream")
         self._client = client
-        self._link = _Link(StreamState(plans.settings, plans.receipts))
-        self._link.open(method)
+        self._link = _Link(StreamState(plans.settings, plans.receipts), lane)
+        self._link.open()
         self._cancel = weakref.finalize(self, _cancel, self._link, self._guard)
 
     def send(
@@ -122,18 +123,19 @@ class LabelStream:
 class _Link:
     """What the threads of a stream share."""
 
-    def __init__(self, state: StreamState) -> None:
+    def __init__(self, state: StreamState, lane: Lane) -> None:
         """Start without a call."""
         self.state = state
+        self.lane = lane
         self.changed = threading.Condition()
         self.outbox: queue.SimpleQueue[label_pb2.LabelRequest | None] = queue.SimpleQueue()
         self.done = threading.Event()
         self.call: Any = None
 
-    def open(self, method: Any) -> None:
+    def open(self) -> None:
         """Start the call and the thread that reads it."""
         # `iter` with a sentinel: gRPC's sending thread ends with the None in the outbox.
-        self.call = method(iter(self.outbox.get, None))
+        self.call = self.lane.methods["LabelStream"](iter(self.outbox.get, None))
         threading.Thread(target=self.read, name="labeler-stream", daemon=True).start()
 
     def read(self) -> None:
@@ -146,6 +148,7 @@ class _Link:
                     self.changed.notify_all()
         except grpc.RpcError as status:
             reason = from_call(status, "LabelStream")
+        self.lane.leave()
         with self.changed:
             self.state.end(reason)
             self.changed.notify_all()
