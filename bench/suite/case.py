@@ -128,17 +128,22 @@ class Server(_Table):
     config: str = ""
 
 
+NeverReading = Annotated[int, Field(ge=0, le=100_000)]
+
+
 class Side(_Table):
     """One of what is compared. Its `load` is the case's with its own changes."""
 
     server: Literal["echo", "labeler"]
     config: str = ""
+    never_reading: NeverReading = 0
     load: Load
 
 
 class _SideTable(_Table):
     server: Literal["echo", "labeler"]
     config: str = ""
+    never_reading: NeverReading = 0
     load: dict[str, Any] = {}
 
 
@@ -247,7 +252,12 @@ def _sides(table: _CaseTable, raw: Mapping[str, Any], problems: list[str]) -> di
         if not _NAME.fullmatch(name):
             problems.append(f"sides.{name}: a name has only a-z, 0-9 and -")
         elif load:
-            sides[name] = Side(server=side.server, config=side.config, load=load)
+            sides[name] = Side(
+                server=side.server,
+                config=side.config,
+                never_reading=side.never_reading,
+                load=load,
+            )
     return sides
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from bench.suite.case import Case, Load, Side
 from bench.suite.compare import Pair, Run, order
 from bench.suite.metrics import Figures, figures_of, over_runs
+from bench.suite.never_reading import never_reading
 from bench.suite.servers import BINARIES, Server, Spec, running
 
 __all__ = ["MeasureError", "Measured", "Options", "fdatasync_us", "measure", "plan_of"]
@@ -132,14 +133,15 @@ def _floor_run(case: Case, options: Options, servers: Mapping[Spec, Server]) -> 
     if _echo_side(case):
         return {}
     first = next(iter(case.sides.values()))
-    echo = first.model_copy(update={"server": "echo"})
+    echo = first.model_copy(update={"server": "echo", "never_reading": 0})
     return _run(case, echo, servers, options).figures
 
 
 def _run(case: Case, side: Side, servers: Mapping[Spec, Server], options: Options) -> Run:
     server = servers[_spec(case, side)]
-    server.begin()
-    result = _send(plan_of(case, side.load, server, options.seconds))
+    with never_reading(server.address, side.never_reading):
+        server.begin()
+        result = _send(plan_of(case, side.load, server, options.seconds))
     figures = figures_of(result, server.finish())
     because = () if result["valid"] else tuple(result["invalid_because"])
     return Run(figures, because)
