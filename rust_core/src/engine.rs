@@ -28,7 +28,10 @@ use crate::{
     serving::{Parts, Serving},
     starting::Starting,
     supervise::Supervisor,
-    transport::{Errors, Gauges, Shared, server::Server},
+    transport::{
+        Errors, Gauges, Shared,
+        server::{Abandoned, Server},
+    },
 };
 
 /// The running label path.
@@ -75,13 +78,14 @@ impl Engine {
         report(&recovery);
         // After the lock: a process that misses it touches nothing.
         let instance_id = identity::instance_id(&config.state_dir)?;
-        let run = move || committer.run();
-        let committer = supervisor.spawn("journal", "committer".to_owned(), run)?;
         let path = &config.path;
         let dedupe = Arc::new(Dedupe::new(path.dedupe_rows_max, path.dedupe_window_ms * 1_000));
         starting.phase("dedupe window");
         let stamps = Arc::new(Stamps::default());
         restore_window(&dedupe, &journal, recovery.next_number, path, &stamps)?;
+        // After what can fail: a thread that nobody ends would keep the journal's lock.
+        let run = move || committer.run();
+        let committer = supervisor.spawn("journal", "committer".to_owned(), run)?;
         let served = Arc::new(Served::new(&config.models.default));
         let serving = Arc::new(Serving::new(Parts {
             repository: Repository::new(config.models.repositories.clone()),
@@ -198,9 +202,12 @@ impl Engine {
                 faults::point("drain");
                 // Lame duck: balancers take their time to see that this pod is not ready.
                 std::thread::sleep(lame_duck);
-                let done = server.drain(budget);
-                let left = engine.shared.accounts.in_flight();
-                tracing::info!(done, left, "accepted work is finished");
+                let Abandoned { requests, streams, connections } = server.drain(budget);
+                if requests + streams + connections == 0 {
+                    tracing::info!("accepted work is finished");
+                } else {
+                    tracing::warn!(requests, streams, connections, "abandoned by the drain");
+                }
                 server.stop();
             }
             engine.life.advance(State::Drained);

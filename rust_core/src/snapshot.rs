@@ -129,7 +129,10 @@ fn transport(engine: &Engine) -> Value {
         "connections_total": gauges.connections_total.load(Ordering::Relaxed),
         "connections_refused_total": gauges.connections_refused_total.load(Ordering::Relaxed),
         "streams": gauges.streams.load(Ordering::Acquire),
+        "connection_streams_max": engine.shared.config.streams_per_connection_max,
+        "connection_streams_peak": gauges.connection_streams_peak.load(Ordering::Relaxed),
         "goaway_total": gauges.goaway_total.load(Ordering::Relaxed),
+        "goaway_calm_total": gauges.goaway_calm_total.load(Ordering::Relaxed),
     })
 }
 

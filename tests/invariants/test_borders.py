@@ -44,9 +44,10 @@ STAGES_THAT_MAY_MEET = {("served", "batch")}
 PART_OF_THE_ENTRY = {"served"}
 
 # Crates that only some parts may know.
-GRPC = ("tonic", "tonic_health", "tonic_reflection", "tonic_types", "hyper", "hyper_util", "http")
+GRPC = ("tonic", "tonic_health", "tonic_reflection", "tonic_types", "hyper", "hyper_util")
+HTTP = ("h2", "http")
 KNOWN_BY: dict[str, frozenset[str]] = {
-    **dict.fromkeys(GRPC, frozenset({"lib", "engine", "transport"})),
+    **dict.fromkeys(GRPC + HTTP, frozenset({"lib", "engine", "transport"})),
     "ort": frozenset({"models"}),
     "pyo3": frozenset(),
 }

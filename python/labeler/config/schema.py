@@ -133,10 +133,16 @@ class Transport(Section):
         10_000, 100, 3_600_000, "A stream whose client reads no replies for so long is ended."
     )
     pending_resets_max: int = _whole(
-        1000, 1, 1_000_000, "Calls reset by the client before they were accepted."
+        1000,
+        1,
+        1_000_000,
+        "Calls reset by the client before they were accepted; with more its connection is ended.",
     )
     local_resets_max: int = _whole(
-        100_000, 1, 100_000_000, "Stream errors found by the server in a connection's life."
+        100_000,
+        1,
+        100_000_000,
+        "Stream errors of the client in a connection's life; with more it is ended.",
     )
 
 

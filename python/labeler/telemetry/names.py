@@ -177,11 +177,40 @@ CONNECTIONS_TOTAL = Metric(
     "labeler_connections_total", "counter", "connections", (), "Connections accepted."
 )
 CONNECTIONS_REFUSED = Metric(
-    "labeler_connections_refused_total", "counter", "connections", (), "Refused at the limit."
+    "labeler_connections_refused_total",
+    "counter",
+    "connections",
+    (),
+    "Refused at the limit, or since they did not speak HTTP/2 in time.",
 )
 STREAMS = Metric("labeler_streams_open", "gauge", "streams", (), "Open `LabelStream`s.")
+CONNECTION_STREAMS_MAX = Metric(
+    "labeler_connection_streams_max",
+    "gauge",
+    "streams",
+    (),
+    "Calls that one connection may hold: `transport.streams_per_connection_max`.",
+)
+CONNECTION_STREAMS_PEAK = Metric(
+    "labeler_connection_streams_peak",
+    "gauge",
+    "streams",
+    (),
+    "The most `LabelStream`s that one connection has held; at the limit, further ones wait unseen.",
+)
 GOAWAY = Metric(
-    "labeler_goaway_total", "counter", "connections", (), "Connections ended for too many resets."
+    "labeler_goaway_total",
+    "counter",
+    "connections",
+    (),
+    "Connections asked to go, by their age or a drain.",
+)
+GOAWAY_CALM = Metric(
+    "labeler_goaway_calm_total",
+    "counter",
+    "connections",
+    (),
+    "Connections ended for too many resets (GOAWAY with ENHANCE_YOUR_CALM).",
 )
 CLOCK_REGRESSIONS = Metric(
     "labeler_clock_regressions_total",

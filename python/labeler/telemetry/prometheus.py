@@ -211,7 +211,10 @@ def _transport(snapshot: Mapping[str, Any]) -> Iterator[Family]:
     yield _one(names.CONNECTIONS_TOTAL, transport["connections_total"])
     yield _one(names.CONNECTIONS_REFUSED, transport["connections_refused_total"])
     yield _one(names.STREAMS, transport["streams"])
+    yield _one(names.CONNECTION_STREAMS_MAX, transport["connection_streams_max"])
+    yield _one(names.CONNECTION_STREAMS_PEAK, transport["connection_streams_peak"])
     yield _one(names.GOAWAY, transport["goaway_total"])
+    yield _one(names.GOAWAY_CALM, transport["goaway_calm_total"])
     yield _one(names.CONTROL_QUEUED, control["queued"])
     yield _one(names.CONTROL_EXPIRED, control["expired_total"])
 

@@ -49,6 +49,18 @@ impl Engine {
     }
 }
 
+/// Starts an engine; a signal that comes before it may serve ends the process.
+fn begin(
+    config: CoreConfig,
+    taken: &guard::Taken,
+) -> labeler_core::Result<Arc<labeler_core::Engine>> {
+    let engine = labeler_core::Engine::start(config)?;
+    guard::watch(&engine)?;
+    let engine = taken.drains(engine);
+    engine.open()?;
+    Ok(engine.clone())
+}
+
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
@@ -64,12 +76,11 @@ impl Engine {
         let budget = ms(config.drain.budget_ms);
         logs::tell_panics();
         let started = py.detach(|| {
-            let started = guard::signals(budget)?;
-            let engine = labeler_core::Engine::start(config)?;
-            guard::watch(&engine)?;
-            let engine = started.get_or_init(|| engine);
-            engine.open()?;
-            Ok(engine.clone())
+            let taken = guard::signals(budget)?;
+            begin(config, &taken).or_else(|error| {
+                taken.give_back();
+                Err(error)
+            })
         });
         let inner = started.map_err(|e: Error| errors::to_python(py, &e))?;
         guard::stop_at_exit(py, &inner)?;

@@ -5,7 +5,11 @@
 
 use std::{
     process,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
     time::Duration,
 };
 
@@ -16,7 +20,8 @@ use pyo3::{
 };
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
-    iterator::Signals,
+    flag,
+    iterator::{Handle, Signals},
     low_level::{emulate_default_handler, exit, register},
 };
 
@@ -50,14 +55,16 @@ pub fn stop_at_exit(py: Python<'_>, engine: &Arc<Engine>) -> PyResult<()> {
 
 /// Takes the signals over, and answers them from now on: during the start by leaving at once, since
 /// nothing was accepted yet and a killed recovery does no harm; later by a drain.
-///
-/// The result is where the engine belongs before its port opens.
-pub fn signals(budget: Duration) -> Result<Arc<OnceLock<Arc<Engine>>>, Error> {
+pub fn signals(budget: Duration) -> Result<Taken, Error> {
     let failed = |e: std::io::Error| Error::Internal { part: "signals", reason: e.to_string() };
     for signal in [SIGTERM, SIGINT] {
         in_a_child(signal).map_err(failed)?;
     }
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(failed)?;
+    let handle = signals.handle();
+    if let Some(by_default) = BY_DEFAULT.get() {
+        by_default.store(false, Ordering::Release);
+    }
     let started: Arc<OnceLock<Arc<Engine>>> = Arc::default();
     let (engine, broken) = (started.clone(), started.clone());
     let supervisor = Supervisor::new(move |part, error| {
@@ -67,7 +74,7 @@ pub fn signals(budget: Duration) -> Result<Arc<OnceLock<Arc<Engine>>>, Error> {
         }
     });
     let watchdogs = supervisor.clone();
-    supervisor.spawn("signals", "signals".to_owned(), move || {
+    let thread = supervisor.spawn("signals", "signals".to_owned(), move || {
         for (count, signal) in signals.forever().enumerate() {
             let Some(engine) = engine.get() else {
                 write_fatal("a signal during the start: the process exits, nothing was accepted");
@@ -86,7 +93,41 @@ pub fn signals(budget: Duration) -> Result<Arc<OnceLock<Arc<Engine>>>, Error> {
         }
         Ok(())
     })?;
-    Ok(started)
+    Ok(Taken { started, handle, thread })
+}
+
+/// The signals, taken over.
+pub struct Taken {
+    started: Arc<OnceLock<Arc<Engine>>>,
+    handle: Handle,
+    thread: JoinHandle<()>,
+}
+
+/// Whether signals end the process as they do by default. Set at the first start that fails.
+static BY_DEFAULT: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+impl Taken {
+    /// From now on a signal drains this engine: before its port opens.
+    pub fn drains(&self, engine: Arc<Engine>) -> &Arc<Engine> {
+        self.started.get_or_init(|| engine)
+    }
+
+    /// The start has failed: nobody listens any more, and a signal ends the process as it does by
+    /// default, until a later start takes them over.
+    pub fn give_back(self) {
+        self.handle.close();
+        // It ends with its signals; a panic of it was reported.
+        let _ = self.thread.join();
+        let by_default = BY_DEFAULT.get_or_init(|| {
+            let flag = Arc::<AtomicBool>::default();
+            for signal in [SIGTERM, SIGINT] {
+                // Without it a signal would find a handler that does nothing.
+                let _ = flag::register_conditional_default(signal, flag.clone());
+            }
+            flag
+        });
+        by_default.store(true, Ordering::Release);
+    }
 }
 
 /// A forked child inherits the handler and not the thread that acts on it: without this it could

@@ -109,3 +109,85 @@ impl Drop for Waiter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        label::{Answer, Key, Priority, Source},
+        row::Asked,
+    };
+
+    const DEADLINE: Duration = Duration::from_millis(150);
+    const MARGIN: Duration = Duration::from_millis(5);
+
+    fn row() -> Arc<Row> {
+        let key = Key { robot_id: Arc::from("r1"), sequence: 7 };
+        let (digest, priority, sku) = (1, Priority::Robot, "".into());
+        let asked = Asked { key, digest, priority, deadline_us: 0, captured_at_unix_us: 0, sku };
+        Arc::new(Row::new(asked, Durability::Stored))
+    }
+
+    fn answer(row: &Row) {
+        let (label, model, version) = ("go".into(), "m".into(), "1".into());
+        let (confidence, scores) = (1.0, Box::new([1.0_f32]));
+        let source = Source::Model;
+        assert!(row.begin());
+        row.answered(Answer { index: 0, label, confidence, scores, model, version, source });
+    }
+
+    /// What a caller gets that wants `Stored`, and after how long; time is the test's own.
+    async fn waited(row: &Arc<Row>, required: bool) -> (Result<Durability>, Duration) {
+        let began = tokio::time::Instant::now();
+        let deadline = began.into_std() + DEADLINE;
+        let give_up = deadline - MARGIN;
+        let want = Want { level: Durability::Stored, required, deadline, give_up };
+        let got = Waiter::new(row.clone(), None).wait(want).await;
+        (got, began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_whose_level_does_not_come_gets_what_there_is_a_margin_before_its_deadline() {
+        let row = row();
+        answer(&row);
+        row.reached(Durability::Journaled);
+        assert_eq!(waited(&row, false).await, (Ok(Durability::Journaled), DEADLINE - MARGIN));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_label_made_within_the_margin_is_told_as_it_is_made() {
+        let (row, made) = (row(), DEADLINE - MARGIN + Duration::from_millis(2));
+        let late = async {
+            tokio::time::sleep(made).await;
+            answer(&row);
+            row.reached(Durability::Buffered);
+        };
+        let (got, ()) = tokio::join!(waited(&row, false), late);
+        assert_eq!(got, (Ok(Durability::Buffered), made));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_label_the_whole_deadline_is_waited_for() {
+        let error = Error::DeadlinePassed { stage: Stage::Queue, label_exists: false };
+        assert_eq!(waited(&row(), false).await, (Err(error), DEADLINE));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_level_that_is_a_condition_is_an_error_that_says_the_label_exists() {
+        let row = row();
+        answer(&row);
+        row.reached(Durability::Journaled);
+        let error = Error::DeadlinePassed { stage: Stage::Journal, label_exists: true };
+        assert_eq!(waited(&row, true).await, (Err(error), DEADLINE - MARGIN));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_level_that_comes_ends_the_wait_at_once() {
+        let row = row();
+        answer(&row);
+        row.reached(Durability::Stored);
+        assert_eq!(waited(&row, true).await, (Ok(Durability::Stored), Duration::ZERO));
+    }
+}

@@ -4,14 +4,23 @@
 //! connection at its age is asked to go (GOAWAY, streams told) and closed after a grace. Something
 //! that does not speak HTTP/2 is answered or closed within the handshake timeout.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    error::Error as _,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{io::AsyncWriteExt as _, net::TcpStream, sync::watch, time::Instant};
+use tokio::{
+    io::{AsyncWriteExt as _, Interest},
+    net::TcpStream,
+    sync::watch,
+    time::Instant,
+};
 use tonic::Status;
 
-use crate::faults;
+use crate::{config::TransportConfig, faults};
 
 use super::{
     Shared,
@@ -58,11 +67,14 @@ pub async fn serve(
     // A failure here only costs latency on this connection.
     let _ = stream.set_nodelay(true);
     let handshake = Duration::from_millis(shared.config.handshake_timeout_ms);
-    let spoken = tokio::time::timeout(handshake, preface(&mut stream)).await;
-    if spoken != Ok(true) {
+    let spoken = tokio::select! {
+        spoken = tokio::time::timeout(handshake, preface(&mut stream)) => spoken == Ok(true),
+        // Who has not spoken yet is owed nothing.
+        () = drained(drain.clone()) => return,
+    };
+    if !spoken {
         close(stream).await;
-        let gauge = &shared.gauges.connections_refused_total;
-        gauge.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        shared.gauges.connections_refused_total.fetch_add(1, Ordering::Relaxed);
         return;
     }
     let (ending, told) = watch::channel(None);
@@ -74,23 +86,38 @@ pub async fn serve(
     let mut running = Running::new(connection, begun);
     let why = tokio::select! {
         biased;
-        _ = &mut running => return,
+        end = &mut running => return ended(&shared, end),
         () = aged(&shared) => Ending::Age,
         () = drained(drain) => Ending::Drain,
     };
-    shared.gauges.goaway_total.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    shared.gauges.goaway_total.fetch_add(1, Ordering::Relaxed);
     let _ = ending.send(Some(why));
     running.connection().graceful_shutdown();
     let grace = Duration::from_millis(shared.config.connection_age_grace_ms);
-    let _ = tokio::time::timeout(grace, running).await;
+    if let Ok(end) = tokio::time::timeout(grace, running).await {
+        ended(&shared, end);
+    }
+}
+
+/// Counts the ends that a fleet's settings may have caused: its limits on resets.
+fn ended(shared: &Shared, end: hyper::Result<()>) {
+    let Err(error) = end else { return };
+    let cause = error.source().and_then(|e| e.downcast_ref::<h2::Error>());
+    let calm = Some(h2::Reason::ENHANCE_YOUR_CALM);
+    if cause.is_some_and(|e| e.is_library() && e.is_go_away() && e.reason() == calm) {
+        shared.gauges.goaway_calm_total.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!("a connection was ended for too many resets (ENHANCE_YOUR_CALM)");
+    }
 }
 
 /// Whether the stream begins as HTTP/2 does. The bytes are only looked at.
 async fn preface(stream: &mut TcpStream) -> bool {
     let mut seen = [0; PREFACE.len()];
     loop {
+        // What is peeked stays, so the end behind it does not show in its length.
+        let over = stream.ready(Interest::READABLE).await.is_ok_and(|r| r.is_read_closed());
         let len = stream.peek(&mut seen).await.unwrap_or(0);
-        if len == 0 {
+        if len == 0 || over && len < PREFACE.len() {
             return false;
         }
         if seen[..len] != PREFACE[..len] {
@@ -137,16 +164,20 @@ fn builder(shared: &Shared, begun: Begun) -> http2::Builder<Begun> {
 }
 
 async fn aged(shared: &Shared) {
-    let age_ms = shared.config.connection_age_ms_max;
-    if age_ms == 0 {
+    let TransportConfig { connection_age_ms_max: ms, connection_age_jitter_pct: pct, .. } =
+        shared.config;
+    if ms == 0 {
         return std::future::pending().await;
     }
-    let spread = age_ms * u64::from(shared.config.connection_age_jitter_pct) / 100;
     // A random UUID is the randomness at hand, and this needs no quality of it.
     let random = uuid::Uuid::new_v4().as_u64_pair().0;
-    let jitter_ms = if spread == 0 { 0 } else { random % (2 * spread + 1) };
-    let age = Duration::from_millis(age_ms - spread + jitter_ms);
-    tokio::time::sleep_until(Instant::now() + age).await;
+    tokio::time::sleep_until(Instant::now() + age(ms, pct, random)).await;
+}
+
+/// The age of one connection: `ms` ± `pct` %, evenly spread, by a random number.
+fn age(ms: u64, pct: u8, random: u64) -> Duration {
+    let spread = ms * u64::from(pct) / 100;
+    Duration::from_millis(ms - spread + random % (2 * spread + 1))
 }
 
 async fn drained(mut drain: watch::Receiver<bool>) {
@@ -160,6 +191,25 @@ mod tests {
 
     fn future_bytes<A, B, C, D, F>(_: impl Fn(A, B, C, D) -> F) -> usize {
         size_of::<F>()
+    }
+
+    #[test]
+    fn ages_are_spread_evenly_over_the_jitter_and_never_beyond_it() {
+        const TENTHS: usize = 10;
+        let (ms, pct, connections) = (2_000, 10, 3_000_u64);
+        let mut tenths = [0; TENTHS];
+        for n in 0..connections {
+            // Any sequence that covers 64 bits evenly; this one is the same in each run.
+            let random = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31);
+            let age_ms = age(ms, pct, random).as_millis() as u64;
+            assert!((1_800..=2_200).contains(&age_ms), "{age_ms} ms");
+            tenths[((age_ms - 1_800) as usize * TENTHS / 401).min(TENTHS - 1)] += 1;
+        }
+        let each = connections / TENTHS as u64;
+        assert!(tenths.iter().all(|n| *n > each / 2 && *n < each * 2), "{tenths:?}");
+        assert_eq!(age(ms, pct, u64::MAX), age(ms, pct, u64::MAX % 401));
+        assert_eq!(age(ms, 0, 12_345), Duration::from_millis(ms), "no jitter is the age itself");
+        assert_eq!(age(1, 50, u64::MAX), Duration::from_millis(1), "too short to be spread");
     }
 
     #[test]

@@ -110,8 +110,12 @@ pub struct Gauges {
     pub connections_refused_total: AtomicU64,
     /// Open `LabelStream`s.
     pub streams: AtomicU64,
-    /// Connections that were asked to go.
+    /// The most `LabelStream`s that one connection has had open at once.
+    pub connection_streams_peak: AtomicU64,
+    /// Connections that were asked to go, by their age or a drain.
     pub goaway_total: AtomicU64,
+    /// Connections that were ended for too many resets: GOAWAY with ENHANCE_YOUR_CALM.
+    pub goaway_calm_total: AtomicU64,
 }
 
 /// A gauge that is one higher while this lives.

@@ -33,7 +33,8 @@ use super::{
     labels::{self, Call},
     models, readback,
     running::{Begun, apart},
-    status, stream,
+    status,
+    stream::{self, Asked, Connection, Watched},
 };
 
 /// The calls of one server; `for_connection` makes that of one connection.
@@ -51,15 +52,15 @@ impl Router {
 
     /// The calls of a connection that runs what is `begun`, and whose end `ending` announces.
     pub fn for_connection(&self, ending: watch::Receiver<Option<Ending>>, begun: Begun) -> Calls {
-        Calls { router: self.clone(), ending, begun }
+        let connection = Connection { ending, begun, streams: Arc::default() };
+        Calls { router: self.clone(), connection }
     }
 }
 
 /// The calls of one connection.
 pub struct Calls {
     router: Router,
-    ending: watch::Receiver<Option<Ending>>,
-    begun: Begun,
+    connection: Connection,
 }
 
 type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -84,8 +85,7 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
                 Box::pin(apart(guarded(shared, call)))
             }
             "/labeler.v1.LabelService/LabelStream" => {
-                let (ending, begun) = (self.ending.clone(), self.begun.clone());
-                guarded(shared.clone(), label_stream(shared, ending, begun, request))
+                guarded(shared.clone(), label_stream(shared, self.connection.clone(), request))
             }
             "/labeler.v1.LabelService/GetLabel" => {
                 let call = unary(shared.clone(), Method::GetLabel, request, readback::get_label);
@@ -190,8 +190,7 @@ where
 
 async fn label_stream(
     shared: Arc<Shared>,
-    ending: watch::Receiver<Option<Ending>>,
-    begun: Begun,
+    connection: Connection,
     request: Request<Incoming>,
 ) -> Response<Body> {
     // A stream has no deadline as a whole, but what is malformed is never read as none.
@@ -201,11 +200,15 @@ async fn label_stream(
     let bytes_max = shared.config.message_bytes_max;
     let codec = TimedCodec::<proto::LabelRequest, StreamReply>::stream(shared.clock);
     let mut grpc = Grpc::new(codec).max_decoding_message_size(bytes_max);
+    let asked = Arc::<Asked>::default();
+    let of_it = asked.clone();
     let handler = service_fn(move |received| {
-        let answer = stream::label_stream(shared.clone(), ending.clone(), &begun, received);
+        let (shared, connection) = (shared.clone(), connection.clone());
+        let answer = stream::label_stream(shared, connection, of_it.clone(), received);
         ready(Ok::<_, Status>(answer))
     });
-    grpc.streaming(handler, request).await
+    let answer = grpc.streaming(handler, request).await;
+    answer.map(|body| Body::new(Watched::new(body, asked)))
 }
 
 /// tonic refused the message before the handler saw it: it is counted, and told in our words.

@@ -24,7 +24,7 @@ use crate::{
     supervise::Supervisor,
 };
 
-use super::{Counted, Shared, connection, health, router::Router};
+use super::{Shared, connection, health, router::Router};
 
 /// A running server.
 pub struct Server {
@@ -35,12 +35,31 @@ pub struct Server {
     shared: Arc<Shared>,
 }
 
+/// What a drain leaves behind: peers that did not read, answer or leave in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Abandoned {
+    /// Requests without an answer.
+    pub requests: u64,
+    /// Open `LabelStream`s.
+    pub streams: u64,
+    /// Open connections.
+    pub connections: u64,
+}
+
+impl Abandoned {
+    fn nothing(self) -> bool {
+        self == Self { requests: 0, streams: 0, connections: 0 }
+    }
+}
+
 /// How often a drain looks whether its work is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(5);
 /// How long streams and connections may take to say goodbye.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(50);
 const ACCEPT_BACKLOG: i32 = 4096;
+/// After a connection could not be accepted.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 impl Server {
     /// Binds the port and starts to accept: from here on requests come.
@@ -86,19 +105,24 @@ impl Server {
     }
 
     /// Stops accepting, tells streams and connections to go, refuses new requests, and waits for
-    /// what is under way, at most `budget`. True if nothing is left.
-    pub fn drain(&self, budget: Duration) -> bool {
+    /// what is under way, at most `budget`, and a little for who does not leave.
+    pub fn drain(&self, budget: Duration) -> Abandoned {
         let _ = self.drain.send(true);
         self.shared.path.admit.close();
-        let gauges = &self.shared.gauges;
-        let done = wait_until(budget, || self.shared.accounts.in_flight() == 0);
+        wait_until(budget, || self.shared.accounts.in_flight() == 0);
         // Streams say goodbye and connections send what is written and GOAWAY; then they end by
         // themselves, unless their peer is deaf.
-        wait_until(budget.min(GOODBYE_MAX), || {
-            gauges.streams.load(Ordering::Acquire) == 0
-                && gauges.connections.load(Ordering::Acquire) == 0
-        });
-        done
+        wait_until(budget.min(GOODBYE_MAX), || self.left().nothing());
+        self.left()
+    }
+
+    fn left(&self) -> Abandoned {
+        let gauges = &self.shared.gauges;
+        Abandoned {
+            requests: self.shared.accounts.in_flight(),
+            streams: gauges.streams.load(Ordering::Acquire),
+            connections: gauges.connections.load(Ordering::Acquire),
+        }
     }
 
     /// A part broke: not ready, and nothing is taken any more.
@@ -183,6 +207,7 @@ async fn accept(
     draining: watch::Receiver<bool>,
 ) {
     let mut stopped = draining.clone();
+    let mut failures = 0_u64;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -191,23 +216,49 @@ async fn accept(
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                // Out of file descriptors, mostly: those that are open must end first.
-                tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                // Out of file descriptors, mostly: those that are open must end first. Said once.
+                if failures == 0 {
+                    tracing::warn!(%error, "connections cannot be accepted");
+                }
+                failures += 1;
+                tokio::time::sleep(ACCEPT_AGAIN).await;
                 continue;
             }
         };
         faults::point("accept");
+        if failures > 0 {
+            tracing::info!(failures, "connections are accepted again");
+            failures = 0;
+        }
+        let Some(open) = Open::new(&shared) else { continue };
+        let (shared, router, draining) = (shared.clone(), router.clone(), draining.clone());
+        tokio::spawn(async move {
+            let _open = open;
+            connection::serve(shared, router, stream, draining).await;
+        });
+    }
+}
+
+/// A connection that is open. It counts from before its task starts, since a burst of connections
+/// is accepted before the first of their tasks runs.
+struct Open(Arc<Shared>);
+
+impl Open {
+    /// `None`: there are as many as may be. Only the accept loop calls this.
+    fn new(shared: &Arc<Shared>) -> Option<Self> {
         let gauges = &shared.gauges;
         gauges.connections_total.fetch_add(1, Ordering::Relaxed);
         if gauges.connections.load(Ordering::Acquire) >= shared.config.connections_max as u64 {
             gauges.connections_refused_total.fetch_add(1, Ordering::Relaxed);
-            continue;
+            return None;
         }
-        let (shared, router, draining) = (shared.clone(), router.clone(), draining.clone());
-        tokio::spawn(async move {
-            let _open = Counted::new(&shared.gauges.connections);
-            connection::serve(shared.clone(), router, stream, draining).await;
-        });
+        gauges.connections.fetch_add(1, Ordering::AcqRel);
+        Some(Self(shared.clone()))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.gauges.connections.fetch_sub(1, Ordering::AcqRel);
     }
 }
