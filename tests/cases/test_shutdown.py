@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 
 import grpc
+
 import labeler
 from labeler import config, open_files
 from tests.support.counts import counts
