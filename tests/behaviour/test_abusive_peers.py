@@ -60,13 +60,15 @@ def watched(hasty: Service) -> Iterator[Service]:
     """Serving before and after, no bigger, balanced, without a panic."""
     service = hasty
     serves(service, 1)
-    before = memory_bytes(service)
+    before, files = memory_bytes(service), open_files(service)
     yield service
     serves(service, 2)
     assert memory_bytes(service) - before < MEMORY_BYTES_MAX
     scrape = balanced(service)
     assert scrape.sum(names.QUEUE_ROWS.name) == 0
     eventually(lambda: service.metrics().sum(names.STREAMS.name) == 0)
+    # Files of the journal and of the store may come and go; those of connections would be many.
+    eventually(lambda: open_files(service) <= files + 4)
     assert not [line for line in service.stderr if "panicked" in line]
 
 
@@ -82,6 +84,10 @@ def memory_bytes(service: Service) -> int:
         if line.startswith("VmRSS")
     ]
     return int(line.split()[1]) * 1024
+
+
+def open_files(service: Service) -> int:
+    return len(list(Path(f"/proc/{service.pid}/fd").iterdir()))
 
 
 def repeat(peer: Peer, part: bytes, frames: int) -> None:

@@ -1,6 +1,6 @@
-"""Connections at their limits, and connections whose peers vanish: nothing is left of them.
+"""Connections at their limits: of their number, and of the service's open files.
 
-`tests/behaviour/test_port.py` has what is not gRPC. Full counts: about 30 s.
+`tests/behaviour/test_port.py` has what is not gRPC, `test_abusive_peers.py` peers that vanish.
 """
 
 import os
@@ -8,19 +8,16 @@ import random
 import resource
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import labeler
 from tests.support.accounting import balanced
-from tests.support.counts import counts
-from tests.support.flow_http2 import Robot, endpoint, framed
+from tests.support.flow_http2 import endpoint
 from tests.support.load import readings
-from tests.support.raw_http2 import PREFACE
 from tests.support.service import Service, StartService
 from tests.support.waiting import eventually
-from tests.support.wire import WIDTH, floats, request
+from tests.support.wire import WIDTH
 
 VALUES = [2.5] * WIDTH
 
@@ -106,49 +103,3 @@ def test_a_service_out_of_files_keeps_its_port_says_so_and_recovers(
         late.wait_ready(20_000)
         assert late.label("late", 1, values).label
     balanced(few_files)
-
-
-def vanish(address: str, way: int, number: int) -> None:
-    """A connection that ends in one of eight ways, none of them in order."""
-    if way < 2:
-        raw = socket.create_connection(endpoint(address))
-        raw.sendall(PREFACE[: 24 if way else 12])
-        raw.close()
-        return
-    peer = Robot(address)
-    message = request(f"vanishes-{number}", 1, floats(VALUES))
-    stream = peer.open("Label" if way % 2 else "LabelStream")
-    if way < 4:  # in the middle of a frame
-        peer.h2.send_data(stream, framed(message))
-        data = peer.h2.data_to_send()
-        peer.socket.sendall(data[: len(data) - 7])
-    else:
-        peer.send(stream, [message], end=way == 7)
-    if number % 16 < 8:
-        peer.vanish()
-    else:
-        peer.close()
-
-
-def threads_of(service: Service) -> int:
-    return len(list(Path(f"/proc/{service.pid}/task").iterdir()))
-
-
-@counts("cycles", quick=160, full=1_000, full_timeout_s=180)
-def test_connections_that_vanish_in_any_way_leave_nothing_behind(
-    start_service: StartService, cycles: int, seed: int
-) -> None:
-    service = start_service()
-    with labeler.Client(service.address, timeout_ms=20_000) as client:
-        client.label("before", 1, readings(random.Random(seed)))
-    balanced(service)
-    eventually(lambda: gauge(service, "connections_open") == 0)
-    files, threads = len(os.listdir(f"/proc/{service.pid}/fd")), threads_of(service)
-    for number in range(cycles):
-        vanish(service.address, number % 8, number)
-    eventually(lambda: gauge(service, "connections_open") == 0, timeout_s=30)
-    assert gauge(service, "streams_open") == 0
-    balanced(service)
-    # Files of the journal and of the store may come and go; those of connections would be many.
-    eventually(lambda: len(os.listdir(f"/proc/{service.pid}/fd")) <= files + 4)
-    assert threads_of(service) <= threads + 1

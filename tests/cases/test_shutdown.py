@@ -6,6 +6,7 @@ Trap 7, S32, S34, W60. `tests/behaviour/test_lifecycle.py` has the usual ends. F
 import asyncio
 import json
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -78,7 +79,7 @@ def test_sigterm_among_bad_connections_and_idle_streams_ends_in_the_budget_with_
     open_files.raise_limit()
     # Far longer than what it takes: the code would be 0 at the budget's end, too, but with
     # another line.
-    service = start_service(drain__budget_ms=8_000, transport__stream_unread_ms_max=600_000)
+    service = start_service(drain__budget_ms=6_000, transport__stream_unread_ms_max=600_000)
     bad = bad_connections(service.address)
     idle = IdleStreams(service.address, streams)
     eventually(lambda: open_streams(service) == streams + 1, timeout_s=60)
@@ -148,7 +149,7 @@ def test_new_clients_are_served_through_the_lame_duck_time_and_then_sent_elsewhe
     start_service: StartService,
 ) -> None:
     """NOT_SERVING first, the port still open, then GOAWAY; late ones get OK or UNAVAILABLE."""
-    service = start_service(drain__lame_duck_ms=1_500)
+    service = start_service(drain__lame_duck_ms=900)
     with HealthWatch(service.address) as watch:
         eventually(lambda: watch.states == ["SERVING"])
         newcomers = Newcomers(service.address, watch)
@@ -186,8 +187,8 @@ def test_a_second_sigterm_ends_a_long_lame_duck_time(
 def test_sigterm_while_models_load_ends_the_start_and_leaves_nothing_locked(
     start_service: StartService, tmp_path: Path
 ) -> None:
-    """Each run of its warm-up takes seconds: far longer than an operator waits."""
-    write_identity(tmp_path / "slow", cost=3_000_000, version="1")
+    """Each run of its warm-up takes half a second, and the signal is not put off until the last."""
+    write_identity(tmp_path / "slow", cost=1_000_000, version="1")
     service = start_service(ready=False, **settings(tmp_path / "slow"))
     eventually(lambda: service.logged("journal recovered"), timeout_s=60)
     service.terminate()
@@ -198,7 +199,7 @@ def test_sigterm_while_models_load_ends_the_start_and_leaves_nothing_locked(
 
 
 HALF_START = """
-import json, os, sys
+import json, os, signal, sys, time
 from labeler._core import Engine
 from labeler.errors import LabelerError
 
@@ -216,35 +217,59 @@ for changes in json.loads(sys.argv[2]):
         Engine.start(json.dumps(broken))
     except LabelerError as error:
         said.append([type(error).__name__, threads()])
+if sys.argv[3] == "end":
+    os.kill(os.getpid(), signal.SIGTERM)
 engine = Engine.start(json.dumps(good))
+until = time.monotonic() + 20
+# A thread takes its name when it first runs.
+while len(threads()) < 5 and time.monotonic() < until:
+    time.sleep(0.01)
 said.append([engine.state(), threads()])
+os.kill(os.getpid(), signal.SIGTERM)
+while engine.state() != "drained" and time.monotonic() < until:
+    time.sleep(0.01)
+said.append([engine.state(), []])
 engine.stop()
 print(json.dumps(said))
 """
 
 
-def test_a_start_that_fails_half_way_leaves_no_thread_no_port_and_no_lock(tmp_path: Path) -> None:
-    """The same process starts again in the same place, and it works: nothing was left behind."""
+def half_start(state_dir: Path, then: str) -> subprocess.CompletedProcess[str]:
+    """A process in which two starts fail, each later than the other."""
     with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
         free.close()
-        given = {"state_dir": str(tmp_path / "state"), "transport.grpc_address": address}
+        given = {"state_dir": str(state_dir), "transport.grpc_address": address}
         flags = [("--set", f"{name}={value}") for name, value in given.items()]
         core = config.core_json(config.load(config.Sources(None, {}, flags)))
         broken = [
             {"models": {"load": ["kiva-floor", "no-such-model"]}},
             {"transport": {"grpc_address": f"127.0.0.1:{taken.getsockname()[1]}"}},
         ]
-        done = subprocess.run(
-            [sys.executable, "-c", HALF_START, core, json.dumps(broken)],
+        return subprocess.run(
+            [sys.executable, "-c", HALF_START, core, json.dumps(broken), then],
             capture_output=True,
             text=True,
             timeout=90,
             check=False,
         )
+
+
+def test_a_start_that_fails_half_way_leaves_no_thread_no_port_no_lock_and_no_signal(
+    tmp_path: Path,
+) -> None:
+    """The same process starts again in the same place, serves, and drains at SIGTERM."""
+    done = half_start(tmp_path / "state", then="start again")
     assert done.returncode == 0, done.stderr
-    first, second, last = json.loads(done.stdout)
+    first, second, third, last = json.loads(done.stdout)
     assert first == ["ConfigError", []]
     assert second == ["InUseError", []]
-    assert last == ["serving", ["committer", "failure", "infer", "signals", "transport"]]
+    assert third == ["serving", ["committer", "failure", "infer", "signals", "transport"]]
+    assert last == ["drained", []]
+
+
+def test_sigterm_after_a_start_that_failed_ends_the_process_as_by_default(tmp_path: Path) -> None:
+    """Nobody listens any more: else a program that goes on without us could not be ended."""
+    done = half_start(tmp_path / "state", then="end")
+    assert done.returncode == -signal.SIGTERM, (done.stdout, done.stderr)

@@ -141,6 +141,11 @@ class Robot:
             del data[: 5 + size]
         return found
 
+    def received(self, number: int) -> int:
+        """Bytes of replies that have come and were not taken by `replies`; no window opens."""
+        self.read()
+        return len(self._bytes[number])
+
     def status(self, number: int) -> str:
         """Waits for the end of a call, reading it; its gRPC status as text, or `reset`."""
 
