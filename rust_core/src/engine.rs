@@ -28,10 +28,7 @@ use crate::{
     serving::{Parts, Serving},
     starting::Starting,
     supervise::Supervisor,
-    transport::{
-        Errors, Gauges, Shared,
-        server::{Abandoned, Server},
-    },
+    transport::{Errors, Gauges, Shared, server::Server},
 };
 
 /// The running label path.
@@ -202,12 +199,7 @@ impl Engine {
                 faults::point("drain");
                 // Lame duck: balancers take their time to see that this pod is not ready.
                 std::thread::sleep(lame_duck);
-                let Abandoned { requests, streams, connections } = server.drain(budget);
-                if requests + streams + connections == 0 {
-                    tracing::info!("accepted work is finished");
-                } else {
-                    tracing::warn!(requests, streams, connections, "abandoned by the drain");
-                }
+                server.drain(budget).tell();
                 server.stop();
             }
             engine.life.advance(State::Drained);

@@ -21,7 +21,10 @@ def label_some(service: Service, seed: int, count: int = 200) -> Fleet:
 
 
 def test_sigterm_ends_an_idle_service_with_exit_code_0(start_service: StartService) -> None:
-    assert start_service().stop() == 0
+    service = start_service()
+    assert service.stop() == 0
+    assert service.logged("accepted work is finished")
+    assert not service.logged("abandoned by the drain")
 
 
 def test_sigint_drains_as_sigterm_does(start_service: StartService, seed: int) -> None:

@@ -5,6 +5,7 @@ longer than its deadline, the client finds back by itself, and what is unanswere
 """
 
 import asyncio
+import itertools
 import random
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,21 +19,36 @@ from tests.support.database import stored
 from tests.support.load import readings
 from tests.support.relay import Relay
 from tests.support.reopening import ReopeningRobot
-from tests.support.service import Service, StartService
+from tests.support.service import Service, StartService, serve
 from tests.support.waiting import eventually
 
-SERVER = {"transport__keepalive_interval_ms": 1_000, "transport__keepalive_timeout_ms": 500}
+_robots = itertools.count(1)
 
 
 def watchful(timeout_ms: int) -> ClientOptions:
     """A client that asks early whether its connection lives."""
-    return {"timeout_ms": timeout_ms, "keepalive_ms": 1_000, "keepalive_timeout_ms": 500}
+    return {"timeout_ms": timeout_ms, "keepalive_ms": 1_000, "keepalive_timeout_ms": 300}
+
+
+@pytest.fixture(scope="module")
+def watchful_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service that asks quiet connections early whether they live."""
+    started = serve(
+        tmp_path_factory.mktemp("broken-links") / "state",
+        transport__keepalive_interval_ms=1_000,
+        transport__keepalive_timeout_ms=300,
+    )
+    try:
+        yield started.wait_ready()
+    finally:
+        started.close()
 
 
 @pytest.fixture
-def service(start_service: StartService) -> Service:
-    """A service that asks quiet connections early whether they live."""
-    return start_service(**SERVER)
+def service(watchful_service: Service) -> Service:
+    """That one, left by the test before."""
+    eventually(lambda: connections(watchful_service) == 0, timeout_s=20)
+    return watchful_service
 
 
 @pytest.fixture
@@ -41,27 +57,34 @@ def relay(service: Service) -> Iterator[Relay]:
         yield one
 
 
+@pytest.fixture
+def robot_id() -> str:
+    """A robot that no other test has."""
+    return f"robot-{next(_robots)}"
+
+
 def connections(service: Service) -> float:
     return service.metrics().sum("labeler_connections_open")
 
 
 def all_stored(service: Service, robot_id: str, last: int) -> bool:
-    return set(stored(service.database)) == {(robot_id, n) for n in range(1, last + 1)}
+    held = {key for key in stored(service.database) if key[0] == robot_id}
+    return held == {(robot_id, n) for n in range(1, last + 1)}
 
 
 def test_a_stream_over_a_link_that_went_silent_ends_and_what_is_unanswered_is_sent_again(
-    service: Service, relay: Relay, seed: int
+    service: Service, relay: Relay, robot_id: str, seed: int
 ) -> None:
     values = readings(random.Random(seed))
     with labeler.Client(relay.address, **watchful(60_000)) as client:
         client.wait_ready(30_000)
         with client.stream() as stream:
-            stream.send("robot", 1, values)
+            stream.send(robot_id, 1, values)
             assert stream.receive().sequence == 1
             assert connections(service) == 1
             relay.forget()
-            stream.send("robot", 2, values)
-            stream.send("robot", 3, values)
+            stream.send(robot_id, 2, values)
+            stream.send(robot_id, 3, values)
             with pytest.raises(labeler.UnavailableError) as over:
                 stream.receive()
         assert over.value.unanswered == (2, 3)
@@ -69,22 +92,22 @@ def test_a_stream_over_a_link_that_went_silent_ends_and_what_is_unanswered_is_se
         client.wait_ready(30_000)
         with client.stream() as again:
             for sequence in over.value.unanswered:
-                again.send("robot", sequence, values)
+                again.send(robot_id, sequence, values)
             found = {again.receive().sequence for _ in over.value.unanswered}
     assert found == {2, 3}
     assert relay.connections == 2
     balanced(service)
-    assert all_stored(service, "robot", 3)
+    assert all_stored(service, robot_id, 3)
 
 
 def test_a_stream_that_waits_for_nothing_learns_of_a_silent_link_too(
-    service: Service, relay: Relay, seed: int
+    service: Service, relay: Relay, robot_id: str, seed: int
 ) -> None:
     """The reader of a quiet stream must not wait for ever (S28)."""
     with labeler.Client(relay.address, **watchful(60_000)) as client:
         client.wait_ready(30_000)
         with client.stream() as stream:
-            stream.send("robot", 1, readings(random.Random(seed)))
+            stream.send(robot_id, 1, readings(random.Random(seed)))
             assert stream.receive().sequence == 1
             relay.forget()
             with pytest.raises(labeler.UnavailableError, match="everything was answered"):
@@ -94,39 +117,39 @@ def test_a_stream_that_waits_for_nothing_learns_of_a_silent_link_too(
 
 
 def test_an_idle_client_whose_link_went_silent_finds_back(
-    service: Service, relay: Relay, seed: int
+    service: Service, relay: Relay, robot_id: str, seed: int
 ) -> None:
     values = readings(random.Random(seed))
     with labeler.Client(relay.address, **watchful(2_500)) as client:
-        assert client.label("robot", 1, values).label
+        assert client.label(robot_id, 1, values).label
         relay.forget()
         eventually(lambda: connections(service) == 0, timeout_s=20)
         with suppress(labeler.DeadlinePassedError, labeler.UnavailableError):
-            client.label("robot", 2, values)
-        assert eventually(lambda: client.label("robot", 2, values), timeout_s=30).sequence == 2
+            client.label(robot_id, 2, values)
+        assert eventually(lambda: client.label(robot_id, 2, values), timeout_s=30).sequence == 2
     balanced(service)
-    assert all_stored(service, "robot", 2)
+    assert all_stored(service, robot_id, 2)
 
 
 def test_a_link_that_is_reset_costs_a_caller_nothing_but_a_retry(
-    service: Service, relay: Relay, seed: int
+    service: Service, relay: Relay, robot_id: str, seed: int
 ) -> None:
     values = readings(random.Random(seed))
     with labeler.Client(relay.address, **watchful(20_000)) as client:
         for sequence in range(1, 11):
-            assert client.label("robot", sequence, values).sequence == sequence
+            assert client.label(robot_id, sequence, values).sequence == sequence
             relay.cut()
     eventually(lambda: connections(service) == 0)
     balanced(service)
-    assert all_stored(service, "robot", 10)
+    assert all_stored(service, robot_id, 10)
 
 
 def test_a_robot_whose_link_is_cut_again_and_again_loses_and_doubles_nothing(
-    service: Service, relay: Relay, seed: int
+    service: Service, relay: Relay, robot_id: str, seed: int
 ) -> None:
     async def run() -> ReopeningRobot:
         async with labeler.AsyncClient(relay.address, **watchful(30_000)) as client:
-            robot, stop = ReopeningRobot(client, "robot", seed), asyncio.Event()
+            robot, stop = ReopeningRobot(client, robot_id, seed), asyncio.Event()
             task = asyncio.create_task(robot.run(stop, pause_s=0.01))
             for cuts in range(1, 11):
                 before = len(robot.answers)
@@ -142,7 +165,7 @@ def test_a_robot_whose_link_is_cut_again_and_again_loses_and_doubles_nothing(
     assert len(robot.ends) >= 9
     assert not robot.wrong
     balanced(service)
-    assert all_stored(service, "robot", robot.sent)
+    assert all_stored(service, robot_id, robot.sent)
 
 
 @pytest.mark.parametrize("mode", ["delay", "crumbs"])
@@ -157,14 +180,14 @@ def test_a_link_that_delays_or_crumbles_what_is_sent_changes_no_answer(
         labeler.Client(relay.address, timeout_ms=30_000) as client,
         labeler.Client(service.address, timeout_ms=30_000) as direct,
     ):
-        single = [client.label("single", n, row).label for n, row in enumerate(rows, start=1)]
-        queries = [labeler.LabelQuery("batch", n, row) for n, row in enumerate(rows, start=1)]
+        single = [client.label(f"{mode}-single", n, row).label for n, row in enumerate(rows, 1)]
+        queries = [labeler.LabelQuery(f"{mode}-batch", n, row) for n, row in enumerate(rows, 1)]
         batch = [result.label for result in client.label_batch(queries)]  # type: ignore[union-attr]
         with client.stream() as stream:
             for n, row in enumerate(rows, start=1):
-                stream.send("stream", n, row)
+                stream.send(f"{mode}-stream", n, row)
             streamed = {result.sequence: result for result in stream}
-        right = [direct.label("direct", n, row).label for n, row in enumerate(rows, start=1)]
+        right = [direct.label(f"{mode}-direct", n, row).label for n, row in enumerate(rows, 1)]
     assert single == batch == right
     assert [streamed[n].label for n in range(1, 11)] == right  # type: ignore[union-attr]
     balanced(service)

@@ -17,7 +17,6 @@ from tests.support.service import Service, StartService
 from tests.support.waiting import eventually
 from tests.support.wire import WIDTH, floats, request
 
-AGE_MS = 2_000
 VALUES = [2.5] * WIDTH
 
 
@@ -67,9 +66,9 @@ def test_no_label_is_lost_or_doubled_while_connections_reach_their_age(
     start_service: StartService, streams: int, seed: int
 ) -> None:
     """Whoever is told to go has all its replies, and sends again only what nobody has taken."""
-    generations = 1 if streams < 300 else 25
+    age_ms, generations = (1_500, 1) if streams < 300 else (2_000, 25)
     service = start_service(
-        transport__connection_age_ms_max=AGE_MS,
+        transport__connection_age_ms_max=age_ms,
         transport__connection_age_jitter_pct=50,
         path__dedupe_rows_max=1_000_000,
     )
@@ -105,7 +104,7 @@ def test_clients_that_ignore_goaway_and_keep_their_stream_are_closed_after_the_g
 ) -> None:
     open_files.raise_limit()
     service = start_service(
-        transport__connection_age_ms_max=1_000, transport__connection_age_grace_ms=500
+        transport__connection_age_ms_max=600, transport__connection_age_grace_ms=300
     )
     files = service.metrics().sum("process_open_fds")
     peers = [Robot(service.address, window=100) for _ in range(clients)]

@@ -104,13 +104,6 @@ def test_sigterm_among_bad_connections_and_idle_streams_ends_in_the_budget_with_
         one.close()
 
 
-def test_a_drain_that_leaves_nobody_behind_says_so(start_service: StartService) -> None:
-    service = start_service()
-    assert service.stop() == 0
-    assert service.logged("accepted work is finished")
-    assert not service.logged("abandoned by the drain")
-
-
 class Newcomers:
     """A new client every 10 ms, each with one label; what it got, in order, until nobody listens.
 
@@ -188,7 +181,7 @@ def test_sigterm_while_models_load_ends_the_start_and_leaves_nothing_locked(
     start_service: StartService, tmp_path: Path
 ) -> None:
     """Each run of its warm-up takes half a second, and the signal is not put off until the last."""
-    write_identity(tmp_path / "slow", cost=1_000_000, version="1")
+    write_identity(tmp_path / "slow", cost=700_000, version="1")
     service = start_service(ready=False, **settings(tmp_path / "slow"))
     eventually(lambda: service.logged("journal recovered"), timeout_s=60)
     service.terminate()

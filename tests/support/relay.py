@@ -7,8 +7,6 @@ Modes: `pass`; `drop` (takes everything and says nothing, as a router that forgo
 import socket
 import struct
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import TracebackType
 from typing import Literal, Self
 
@@ -127,10 +125,3 @@ class _Link:
 
     def _silent(self) -> bool:
         return self.forgotten or self.relay.mode == "drop"
-
-
-@contextmanager
-def relayed(target: str, mode: Mode = "pass") -> Iterator[Relay]:
-    """A relay that ends with the block."""
-    with Relay(target, mode) as relay:
-        yield relay

@@ -77,10 +77,7 @@ impl Engine {
         logs::tell_panics();
         let started = py.detach(|| {
             let taken = guard::signals(budget)?;
-            begin(config, &taken).or_else(|error| {
-                taken.give_back();
-                Err(error)
-            })
+            begin(config, &taken).inspect_err(|_| taken.give_back())
         });
         let inner = started.map_err(|e: Error| errors::to_python(py, &e))?;
         guard::stop_at_exit(py, &inner)?;

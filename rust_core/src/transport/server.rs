@@ -47,6 +47,16 @@ pub struct Abandoned {
 }
 
 impl Abandoned {
+    /// Logs it.
+    pub fn tell(self) {
+        let Self { requests, streams, connections } = self;
+        if self.nothing() {
+            tracing::info!("accepted work is finished");
+        } else {
+            tracing::warn!(requests, streams, connections, "abandoned by the drain");
+        }
+    }
+
     fn nothing(self) -> bool {
         self == Self { requests: 0, streams: 0, connections: 0 }
     }
