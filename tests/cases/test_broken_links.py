@@ -198,7 +198,10 @@ def test_a_client_of_three_services_goes_on_with_another_when_its_own_is_stopped
 ) -> None:
     """S80, as far as it goes now: a list of addresses in one target, and one that is stopped."""
     folder = tmp_path_factory.mktemp("three")
-    services = [start_service(state_dir=folder / f"state-{n}") for n in range(3)]
+    states = [folder / f"state-{n}" for n in range(3)]
+    services = [start_service(ready=False, state_dir=state) for state in states]
+    for one in services:
+        one.wait_ready()
     target = "ipv4:" + ",".join(one.address for one in services)
     values = readings(random.Random(seed))
     with labeler.Client(target, timeout_ms=20_000) as client:
