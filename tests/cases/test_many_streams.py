@@ -10,7 +10,7 @@ import pytest
 
 import labeler
 from labeler import open_files
-from labeler.client import AsyncLabelStream, ClientOptions
+from labeler.client import AsyncLabelStream, ClientOptions, LabelStream
 from tests.support.accounting import balanced
 from tests.support.counts import counts
 from tests.support.load import readings
@@ -60,10 +60,13 @@ def test_streams_above_the_services_limit_end_by_their_deadline_and_the_gauge_sh
     service = start_service(transport__streams_per_connection_max=4)
     values = readings(random.Random(seed))
     with labeler.Client(service.address, streams_per_connection_max=100) as client:
-        streams = [client.stream() for _ in range(5)]
-        for number, stream in enumerate(streams[:4]):
+        streams: list[LabelStream] = []
+        # Each is there before the next one: of some opened together any may be the one that waits.
+        for number in range(4):
+            streams.append(stream := client.stream())
             stream.send(f"robot-{number}", 1, values, timeout_ms=60_000)
             assert isinstance(stream.receive(), labeler.Label)
+        streams.append(client.stream())
         streams[4].send("robot-4", 1, values, timeout_ms=200)
         assert isinstance(streams[4].receive(), labeler.DeadlinePassedError)
         scrape = service.metrics()
