@@ -179,6 +179,7 @@ impl Engine {
         let rows = self.shared.path.dedupe.confirmed(numbers);
         if outcome != Outcome::Dead {
             rows.iter().for_each(|row| row.reached(Durability::Stored));
+            self.shared.path.dedupe.settle(&rows);
         }
     }
 

@@ -22,6 +22,7 @@ pub mod models;
 pub mod path;
 pub mod records;
 pub mod row;
+pub mod row_record;
 pub mod serving;
 pub mod snapshot;
 pub mod stages;

@@ -24,7 +24,7 @@ ARROWS: dict[str, set[str]] = {
     "snapshot": {"engine", "path", "account", *BELOW},
     # the way of a label
     "transport": {"path", "models", "control", "account", "row", "supervise", "proto", *BELOW},
-    "path": {"journal", "models", "row", "supervise", "proto", *BELOW},
+    "path": {"journal", "models", "row", "row_record", "supervise", "proto", *BELOW},
     "journal": {"proto", *BELOW},
     "models": BELOW,
     # what stands at the journal: its progress at the start, and what it hands out
@@ -32,6 +32,7 @@ ARROWS: dict[str, set[str]] = {
     "records": {"journal", "proto", *BELOW},
     # what they share, and what they hand to each other
     "control": {"proto", *BELOW},
+    "row_record": {"row", "proto", *BELOW},  # the journal's, which a remembered row is kept as
     **dict.fromkeys(("row", "account", "identity", "life", "supervise"), BELOW),
     **dict.fromkeys(BELOW - {"config"}, BELOW),
     "config": {"journal", *BELOW},  # the journal's part of the settings is the journal's struct

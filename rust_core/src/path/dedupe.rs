@@ -2,17 +2,25 @@
 //!
 //! Bounded in rows and in time. The same key and digest gets the first row again, in flight or
 //! done; the same key with another digest is a conflict. Never computes, never waits.
+//!
+//! A row that is stored never changes again, and is remembered as its record: a third of the bytes.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
+    hash::{BuildHasher as _, RandomState},
+    mem,
     sync::{Arc, atomic::Ordering},
 };
 
+use hashbrown::{HashTable, hash_table::Entry};
 use parking_lot::Mutex;
+use prost::Message as _;
 
 use crate::{
     label::{Durability, Key},
+    proto::journal::Record,
     row::{Progress, Row},
+    row_record::{self, Names},
 };
 
 /// What the window says about a key.
@@ -40,16 +48,38 @@ pub struct DedupeCounts {
 
 #[derive(Default)]
 struct Remembered {
-    rows: HashMap<Key, Arc<Row>>,
-    order: VecDeque<(u64, Arc<Row>)>,
+    hasher: RandomState,
+    /// Which place stands for a key.
+    places: HashTable<u32>,
+    line: Line,
     by_number: HashMap<u64, Arc<Row>>,
     last_number: u64,
     early: HashSet<u64>,
     counts: DedupeCounts,
 }
 
+/// What was remembered, oldest first.
+#[derive(Default)]
+struct Line {
+    places: VecDeque<Place>,
+    /// The name of the first place; the others follow, and wrap.
+    first: u32,
+}
+
+struct Place {
+    since_us: u64,
+    held: Held,
+}
+
+enum Held {
+    Row(Arc<Row>),
+    /// A stored row's number, 8 bytes, and its record. Empty: the place stands for no key any more.
+    Record(Box<[u8]>),
+}
+
 /// Confirmations that may overtake their rows' numbers: more than one batch never does.
 const EARLY_MAX: usize = 4_096;
+const NUMBER_BYTES: usize = size_of::<u64>();
 
 /// The window.
 pub struct Dedupe {
@@ -68,7 +98,7 @@ impl Dedupe {
     /// caller that waits until `level`.
     pub fn look(&self, row: &Arc<Row>, level: Durability, now_us: u64) -> Seen {
         let mut remembered = self.remembered.lock();
-        let seen = remembered.rows.get(&row.asked.key).cloned();
+        let seen = remembered.get(&row.asked.key);
         // A row that failed, or whose record the journal refused, stands for nothing.
         if let Some(first) = seen.filter(|r| r.failure().is_none()) {
             if first.asked.digest != row.asked.digest {
@@ -96,15 +126,19 @@ impl Dedupe {
     /// Puts a row in that was recovered from the journal.
     pub fn restore(&self, row: Arc<Row>) {
         let mut remembered = self.remembered.lock();
-        remembered.insert(row, 0);
+        remembered.insert(row.clone(), 0);
         remembered.forget(self.rows_max, 0);
+        drop(remembered);
+        if row.progress() == Progress::Stored {
+            self.settle(std::slice::from_ref(&row));
+        }
     }
 
     /// Takes a failed row out, so that a retry is computed.
     pub fn forget(&self, row: &Arc<Row>) {
         let mut remembered = self.remembered.lock();
-        if remembered.stands(row) {
-            remembered.rows.remove(&row.asked.key);
+        if let Some(id) = remembered.place_of(row) {
+            remembered.vacate(id);
         }
     }
 
@@ -112,15 +146,19 @@ impl Dedupe {
     /// the committer got here is not lost: its row is stored.
     pub fn numbered(&self, rows: &[Arc<Row>]) {
         let mut remembered = self.remembered.lock();
+        let mut stored = Vec::new();
         for row in rows {
             let number = row.number.load(Ordering::Acquire);
             remembered.last_number = remembered.last_number.max(number);
             if remembered.early.remove(&number) {
                 row.reached(Durability::Stored);
+                stored.push(row.clone());
             } else if remembered.by_number.len() < self.rows_max {
                 remembered.by_number.insert(number, row.clone());
             }
         }
+        drop(remembered);
+        self.settle(&stored);
     }
 
     /// The store has confirmed these numbers, or never will: rows that are still known, taken out.
@@ -139,163 +177,188 @@ impl Dedupe {
         rows
     }
 
+    /// These rows are stored: their records are remembered in their place.
+    pub fn settle(&self, rows: &[Arc<Row>]) {
+        // Encoded before the lock, and the rows dropped behind it.
+        let mut records: Vec<_> = rows.iter().filter_map(|row| Some((row, held(row)?))).collect();
+        let mut remembered = self.remembered.lock();
+        for (row, record) in &mut records {
+            if let Some(id) = remembered.place_of(row) {
+                mem::swap(&mut remembered.line.at(id).held, record);
+            }
+        }
+        drop(remembered);
+    }
+
     /// The row of a key, if the window remembers it.
     pub fn get(&self, key: &Key) -> Option<Arc<Row>> {
-        self.remembered.lock().rows.get(key).cloned()
+        self.remembered.lock().get(key)
     }
 
     /// Counts at this moment.
     pub fn counts(&self) -> DedupeCounts {
         let remembered = self.remembered.lock();
-        DedupeCounts { rows: remembered.rows.len(), ..remembered.counts }
+        DedupeCounts { rows: remembered.places.len(), ..remembered.counts }
     }
 }
 
 impl Remembered {
-    fn insert(&mut self, row: Arc<Row>, now_us: u64) {
-        self.rows.insert(row.asked.key.clone(), row.clone());
-        self.order.push_back((now_us, row));
+    fn get(&self, key: &Key) -> Option<Arc<Row>> {
+        match &self.line.get(self.find(key)?).held {
+            Held::Row(row) => Some(row.clone()),
+            Held::Record(bytes) => restored(bytes),
+        }
+    }
+
+    fn find(&self, key: &Key) -> Option<u32> {
+        let named = (key.robot_id.as_bytes(), key.sequence);
+        let is = |id: &u32| self.line.get(*id).key() == Some(named);
+        self.places.find(self.hasher.hash_one(named), is).copied()
+    }
+
+    /// The place of a row that still stands for its key.
+    fn place_of(&self, row: &Arc<Row>) -> Option<u32> {
+        let id = self.find(&row.asked.key)?;
+        matches!(&self.line.get(id).held, Held::Row(held) if Arc::ptr_eq(held, row)).then_some(id)
+    }
+
+    fn insert(&mut self, row: Arc<Row>, since_us: u64) {
+        let Self { hasher, places, line, .. } = self;
+        let named = (row.asked.key.robot_id.as_bytes(), row.asked.key.sequence);
+        let is = |id: &u32| line.get(*id).key() == Some(named);
+        let replaced =
+            match places.entry(hasher.hash_one(named), is, |id| line.get(*id).hash(hasher)) {
+                Entry::Occupied(mut place) => Some(mem::replace(place.get_mut(), line.next())),
+                Entry::Vacant(place) => {
+                    place.insert(line.next());
+                    None
+                }
+            };
+        if let Some(id) = replaced {
+            line.at(id).held = Held::gone();
+        }
+        line.push(Place { since_us, held: Held::Row(row) });
+    }
+
+    /// The place stands for its key no more.
+    fn vacate(&mut self, id: u32) {
+        let hash = self.line.get(id).hash(&self.hasher);
+        if let Ok(place) = self.places.find_entry(hash, |other| *other == id) {
+            place.remove();
+        }
+        self.line.at(id).held = Held::gone();
     }
 
     /// Rows leave by age once the store has them, since until then `GetLabel` answers from here; by
-    /// number they always leave, since memory is bounded. A refused row left the map at once and
+    /// number they always leave, since memory is bounded. A refused row left the table at once and
     /// only its place in line is still here: it pushes nobody out.
     fn forget(&mut self, rows_max: usize, before_us: u64) {
-        while let Some((since_us, row)) = self.order.front() {
-            let old = *since_us < before_us && row.progress() >= Progress::Stored;
-            if self.stands(row) && !old && self.rows.len() <= rows_max {
+        while let Some(place) = self.line.places.front() {
+            let old = place.since_us < before_us && place.is_stored();
+            if place.stands() && !old && self.places.len() <= rows_max {
                 break;
             }
             self.forget_first();
         }
-        if self.order.len() > 2 * rows_max {
-            let rows = &self.rows;
-            self.order.retain(|(_, row)| stands(rows, row));
+        if self.line.places.len() > 2 * rows_max {
+            self.close_up();
         }
     }
 
     fn forget_first(&mut self) {
-        let Some((_, row)) = self.order.pop_front() else { return };
-        if self.stands(&row) {
-            self.rows.remove(&row.asked.key);
+        let id = self.line.first;
+        if let Held::Row(row) = &self.line.get(id).held {
+            self.by_number.remove(&row.number.load(Ordering::Acquire));
         }
-        self.by_number.remove(&row.number.load(Ordering::Acquire));
+        if self.line.get(id).stands() {
+            self.vacate(id);
+        }
+        self.line.pop();
     }
 
-    fn stands(&self, row: &Arc<Row>) -> bool {
-        stands(&self.rows, row)
+    /// Takes places out of the line that stand for nothing; the others get new names.
+    fn close_up(&mut self) {
+        let Self { hasher, places, line, .. } = self;
+        line.places.retain(Place::stands);
+        places.clear();
+        for (index, place) in line.places.iter().enumerate() {
+            let id = line.first.wrapping_add(index as u32);
+            places.insert_unique(place.hash(hasher), id, |id| line.get(*id).hash(hasher));
+        }
     }
 }
 
-/// Whether the row is the one that its key means.
-fn stands(rows: &HashMap<Key, Arc<Row>>, row: &Arc<Row>) -> bool {
-    rows.get(&row.asked.key).is_some_and(|r| Arc::ptr_eq(r, row))
+impl Line {
+    fn get(&self, id: u32) -> &Place {
+        &self.places[id.wrapping_sub(self.first) as usize]
+    }
+
+    fn at(&mut self, id: u32) -> &mut Place {
+        &mut self.places[id.wrapping_sub(self.first) as usize]
+    }
+
+    fn next(&self) -> u32 {
+        self.first.wrapping_add(self.places.len() as u32)
+    }
+
+    fn push(&mut self, place: Place) {
+        if self.places.len() == self.places.capacity() {
+            // By a quarter: doubled, half of it would stand empty once the window is full.
+            self.places.reserve_exact(64 + self.places.len() / 4);
+        }
+        self.places.push_back(place);
+    }
+
+    fn pop(&mut self) {
+        self.places.pop_front();
+        self.first = self.first.wrapping_add(1);
+    }
+}
+
+impl Place {
+    fn key(&self) -> Option<(&[u8], u64)> {
+        match &self.held {
+            Held::Row(row) => Some((row.asked.key.robot_id.as_bytes(), row.asked.key.sequence)),
+            Held::Record(bytes) => row_record::key(bytes.get(NUMBER_BYTES..)?),
+        }
+    }
+
+    fn hash(&self, hasher: &RandomState) -> u64 {
+        self.key().map_or(0, |named| hasher.hash_one(named))
+    }
+
+    fn stands(&self) -> bool {
+        !matches!(&self.held, Held::Record(bytes) if bytes.is_empty())
+    }
+
+    fn is_stored(&self) -> bool {
+        match &self.held {
+            Held::Row(row) => row.progress() >= Progress::Stored,
+            Held::Record(_) => true,
+        }
+    }
+}
+
+impl Held {
+    fn gone() -> Self {
+        Held::Record(Box::default())
+    }
+}
+
+fn held(row: &Row) -> Option<Held> {
+    let labeled_at_unix_us = row.labeled_at_unix_us.load(Ordering::Relaxed) as i64;
+    let mut bytes = Vec::with_capacity(256);
+    bytes.extend(row.number.load(Ordering::Acquire).to_le_bytes());
+    row_record::encode(&row.asked, row.answer()?, labeled_at_unix_us, &mut bytes);
+    Some(Held::Record(bytes.into()))
+}
+
+fn restored(bytes: &[u8]) -> Option<Arc<Row>> {
+    let (number, body) = bytes.split_first_chunk()?;
+    let record = Record::decode(body).ok()?;
+    let number = u64::from_le_bytes(*number);
+    Some(row_record::row(record, number, Durability::Stored, &mut Names::default()))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{error::Error, label::Priority, row::Asked};
-
-    fn row(sequence: u64, digest: u128) -> Arc<Row> {
-        let key = Key { robot_id: "r".into(), sequence };
-        let asked = Asked {
-            key,
-            digest,
-            priority: Priority::Robot,
-            deadline_us: 1,
-            captured_at_unix_us: 0,
-            sku: "".into(),
-        };
-        Arc::new(Row::new(asked, Durability::Journaled))
-    }
-
-    fn look(window: &Dedupe, row: &Arc<Row>, now_us: u64) -> Seen {
-        window.look(row, Durability::Journaled, now_us)
-    }
-
-    #[test]
-    fn the_same_key_and_payload_joins_the_first_row() {
-        let window = Dedupe::new(8, 1_000);
-        let first = row(1, 5);
-        assert!(matches!(look(&window, &first, 0), Seen::New));
-        assert!(matches!(look(&window, &row(1, 5), 1), Seen::Again(r) if Arc::ptr_eq(&r, &first)));
-        assert_eq!(window.counts().joins_total, 1);
-    }
-
-    #[test]
-    fn the_same_key_with_another_payload_is_a_conflict() {
-        let window = Dedupe::new(8, 1_000);
-        look(&window, &row(1, 5), 0);
-        assert!(matches!(look(&window, &row(1, 6), 1), Seen::Conflict));
-        assert_eq!(window.counts().conflicts_total, 1);
-    }
-
-    #[test]
-    fn a_failed_row_gives_its_key_back() {
-        let window = Dedupe::new(8, 1_000);
-        let first = row(1, 5);
-        look(&window, &first, 0);
-        first.fail(Error::Cancelled);
-        assert!(matches!(look(&window, &row(1, 6), 1), Seen::New));
-    }
-
-    #[test]
-    fn rows_are_bounded_and_old_ones_stay_until_they_are_stored() {
-        let window = Dedupe::new(2, 10);
-        let first = row(1, 1);
-        look(&window, &first, 0);
-        look(&window, &row(2, 2), 100);
-        assert!(window.get(&first.asked.key).is_some(), "not stored yet");
-        first.reached(Durability::Stored);
-        look(&window, &row(3, 3), 101);
-        assert!(window.get(&first.asked.key).is_none());
-        look(&window, &row(4, 4), 101);
-        look(&window, &row(5, 5), 101);
-        assert_eq!(window.counts().rows, 2);
-    }
-
-    #[test]
-    fn a_confirmation_finds_its_row_once() {
-        let window = Dedupe::new(8, 10);
-        let first = row(1, 1);
-        first.number.store(40, Ordering::Release);
-        window.numbered(std::slice::from_ref(&first));
-        assert_eq!(window.confirmed(&[39, 40]).len(), 1);
-        assert!(window.confirmed(&[40]).is_empty());
-    }
-
-    #[test]
-    fn refused_rows_push_nobody_out() {
-        let window = Dedupe::new(4, 1_000);
-        let kept = row(1, 1);
-        look(&window, &kept, 0);
-        for sequence in 2..1_000 {
-            let refused = row(sequence, 1);
-            look(&window, &refused, 1);
-            refused.fail(Error::Cancelled);
-            window.forget(&refused);
-        }
-        assert!(window.get(&kept.asked.key).is_some());
-        assert!(window.remembered.lock().order.len() <= 9);
-    }
-
-    #[test]
-    fn a_record_that_the_journal_refused_can_be_tried_again() {
-        let window = Dedupe::new(4, 1_000);
-        let first = row(1, 1);
-        look(&window, &first, 0);
-        first.undurable(Error::Stopped);
-        assert!(matches!(look(&window, &row(1, 1), 1), Seen::New));
-    }
-
-    #[test]
-    fn a_confirmation_before_the_number_is_not_lost() {
-        let window = Dedupe::new(4, 1_000);
-        let first = row(1, 1);
-        first.number.store(40, Ordering::Release);
-        assert!(window.confirmed(&[40]).is_empty());
-        window.numbered(std::slice::from_ref(&first));
-        assert_eq!(first.progress(), Progress::Stored);
-    }
-}
+mod tests;

@@ -9,16 +9,14 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use prost::Message as _;
-
 use crate::{
     clock::{Clock, Stamps},
     error::Error,
     faults,
     journal::Journal,
     label::{Answer, Durability},
-    proto::journal::Record,
     row::Row,
+    row_record,
 };
 
 use super::Entry;
@@ -49,7 +47,9 @@ impl Journaling {
             let row = entry.row.clone();
             reservations.extend(entry.reservation.take());
             row.labeled_at_unix_us.store(labeled_at_unix_us as u64, Ordering::Relaxed);
-            bodies.push(record(&row, &answer, labeled_at_unix_us).encode_to_vec());
+            let mut body = Vec::new();
+            row_record::encode(&row.asked, &answer, labeled_at_unix_us, &mut body);
+            bodies.push(body);
             row.answered(answer);
             rows.push(row);
         }
@@ -106,24 +106,5 @@ impl Drop for Unsettled {
             let reason = "its thread ended before the label was durable".to_owned();
             self.this.settle(&self.rows, Err(Error::Internal { part: "journal", reason }));
         }
-    }
-}
-
-fn record(row: &Row, answer: &Answer, labeled_at_unix_us: i64) -> Record {
-    let asked = &row.asked;
-    Record {
-        robot_id: asked.key.robot_id.to_string(),
-        sequence: asked.key.sequence,
-        model: answer.model.to_string(),
-        version: answer.version.to_string(),
-        label: answer.label.to_string(),
-        index: answer.index,
-        confidence: answer.confidence,
-        scores: answer.scores.to_vec(),
-        payload_digest: asked.digest.to_le_bytes().to_vec(),
-        source: answer.source as u32,
-        labeled_at_unix_us,
-        captured_at_unix_us: asked.captured_at_unix_us,
-        sku: asked.sku.to_string(),
     }
 }
