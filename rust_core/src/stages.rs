@@ -4,6 +4,7 @@
 //! when somebody reads. A skipped stage is not observed.
 
 use std::cell::Cell;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hdrhistogram::Histogram;
@@ -136,22 +137,19 @@ pub fn sparse(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
     buckets.map(|b| (b.value_iterated_to(), b.count_since_last_iteration())).collect()
 }
 
-/// The latencies of one model version.
+/// The latencies of one model version. A shard is made when its first thread records.
+#[derive(Default)]
 pub struct Stages {
-    shards: [Mutex<[Latencies; SERIES]>; SHARDS],
+    shards: [OnceLock<Box<Shard>>; SHARDS],
 }
 
-impl Default for Stages {
-    fn default() -> Self {
-        let shard = |_| Mutex::new(std::array::from_fn(|_| Latencies::new()));
-        Self { shards: std::array::from_fn(shard) }
-    }
-}
+type Shard = Mutex<[Latencies; SERIES]>;
 
 impl Stages {
     /// Counts an answered request.
     pub fn record(&self, timing: &Timing) {
-        let mut shard = self.shards[SHARD.get()].lock();
+        let made = || Box::new(Mutex::new(std::array::from_fn(|_| Latencies::new())));
+        let mut shard = self.shards[SHARD.get()].get_or_init(made).lock();
         for (latencies, us) in shard.iter_mut().zip(timing.stages_us) {
             if let Some(us) = us {
                 latencies.record(us);
@@ -163,7 +161,7 @@ impl Stages {
     /// All series since the start, merged over the shards.
     pub fn merged(&self) -> Vec<Series> {
         let mut merged: [Latencies; SERIES] = std::array::from_fn(|_| Latencies::new());
-        for shard in &self.shards {
+        for shard in self.shards.iter().filter_map(OnceLock::get) {
             for (sum, part) in merged.iter_mut().zip(shard.lock().iter()) {
                 if !part.histogram.is_empty() && sum.histogram.add(&part.histogram).is_ok() {
                     sum.sum_us += part.sum_us;

@@ -235,7 +235,7 @@ fn length_delimited(field: u32, bytes: &[u8], buf: &mut impl BufMut) {
 /// Each call and each open stream begins with one buffer a direction: for a message, not for the
 /// 8 KiB that tonic takes by itself. Larger messages grow theirs.
 fn buffers() -> BufferSettings {
-    const BUFFER_BYTES: usize = 512;
+    const BUFFER_BYTES: usize = 256;
     const SEND_BYTES: usize = 32 << 10;
     BufferSettings::new(BUFFER_BYTES, SEND_BYTES)
 }
