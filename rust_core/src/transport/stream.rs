@@ -236,6 +236,7 @@ impl Robot<'_> {
         mut incoming: Incoming,
         mut ending: watch::Receiver<Option<Ending>>,
     ) -> Option<Status> {
+        // Boxed: a set of futures holds room for one at rest too, and most streams rest.
         let mut running = FuturesUnordered::new();
         let in_flight_max = self.shared.config.stream_in_flight_max;
         let mut open = true;
@@ -261,7 +262,7 @@ impl Robot<'_> {
                 }
                 message = incoming.next(), if open && running.len() < in_flight_max => {
                     match message {
-                        Some(Ok(received)) => running.push(self.answer(received)),
+                        Some(Ok(received)) => running.push(Box::pin(self.answer(received))),
                         // A broken transport or an oversized message ends what comes in; replies
                         // that are owed are still sent.
                         Some(Err(error)) => (open, status) = (false, Some(self.unread(error))),
@@ -327,7 +328,8 @@ impl Robot<'_> {
             Ok(()) => Ok(()),
             Err(mpsc::error::TrySendError::Closed(_)) => Err(None),
             Err(mpsc::error::TrySendError::Full(reply)) => {
-                match self.sender.send_timeout(reply, unread_max(self.shared)).await {
+                // Rare, and its timer is large.
+                match Box::pin(self.sender.send_timeout(reply, unread_max(self.shared))).await {
                     Ok(()) => Ok(()),
                     Err(mpsc::error::SendTimeoutError::Closed(_)) => Err(None),
                     Err(mpsc::error::SendTimeoutError::Timeout(_)) => {
