@@ -1,4 +1,4 @@
-"""THE ONLY WIRING of the control side: configuration ▸ log ▸ store ▸ core ▸ writer ▸ telemetry.
+"""THE ONLY WIRING of the control side: plan ▸ log ▸ store ▸ core ▸ writer ▸ telemetry.
 
 The only module that knows `labeler._core`; every part gets what it needs as an argument. Whatever
 can refuse the start does so before a port takes a request: that gives the order.
@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from labeler import state_dir
@@ -27,8 +28,8 @@ from labeler._core import (
     log_fatal,
     version,
 )
-from labeler.config import Config, core_json, state_path
 from labeler.control import Control
+from labeler.plan import ServicePlan
 from labeler.stores.base import Store, StoreContext
 from labeler.stores.registry import open_store
 from labeler.telemetry.admin import AdminServer
@@ -62,48 +63,46 @@ class _Parts:
     admin: AdminServer
 
 
-def serve(config: Config) -> int:
+def serve(plan: ServicePlan) -> int:
     """Serves until SIGTERM, SIGINT or a failure; the exit code.
 
     Errors before it serves: any `LabelerError`, with its exit code. The core handles signals; its
     own watchdog ends the process when the drain's budget is over.
     """
     with ExitStack() as undo:
-        sink = _start_log(config, undo)
-        parts = _start(config, sink, undo)
-        _announce(config, parts)
+        sink = _start_log(plan, undo)
+        parts = _start(plan, sink, undo)
+        _announce(plan, parts)
         state = "serving"
         while state == "serving":
             state = parts.engine.wait_state(1000)
         if state == "failed":
             log_fatal("the label path failed, see the lines above; start again to recover")
             return parts.engine.exit_code()
-        _drain(config, parts)
+        _drain(plan, parts)
         return parts.engine.exit_code()
 
 
-def _start_log(config: Config, undo: ExitStack) -> LogSink:
-    log = config.settings.log
-    form = resolve_format(log.format, sys.stderr)
-    init_logging(log.level, "text" if form == "text" else "json")
-    sink = LogSink(log.level, form, sys.stderr)
+def _start_log(plan: ServicePlan, undo: ExitStack) -> LogSink:
+    form = resolve_format(plan.log_format, sys.stderr)
+    init_logging(plan.log_level, "text" if form == "text" else "json")
+    sink = LogSink(plan.log_level, form, sys.stderr)
     undo.callback(sink.close)
     return sink
 
 
-def _start(config: Config, sink: LogSink, undo: ExitStack) -> _Parts:
-    core = core_json(config)  # finds ONNX Runtime's library: the cheapest way to be refused
-    admin = AdminServer(config.settings.admin.address)  # bound, not yet answering
+def _start(plan: ServicePlan, sink: LogSink, undo: ExitStack) -> _Parts:
+    admin = AdminServer(plan.admin_address)  # bound, not yet answering
     undo.callback(admin.stop)
-    state_dir.check(state_path(config))
-    store = _open_store(config)
+    state_dir.check(Path(plan.state_dir))
+    store = _open_store(plan)
     undo.callback(store.close)
     store.ensure()  # labels have an end before one is made
     # The core takes SIGINT as it takes SIGTERM; Python's own handler would raise in between.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    engine = Engine.start(core)  # recovers, loads, warms; opens the port last
+    engine = Engine.start(plan.core)  # recovers, loads, warms; opens the port last
     undo.callback(engine.stop)  # runs before the store closes: confirmations stop first
-    writer = Writer(engine, store, _writer_limits(config), random.Random())
+    writer = Writer(engine, store, _writer_limits(plan), random.Random())
     undo.callback(writer.stop, _STOP_S)
     control = Control(engine, store)
     writer.start()
@@ -113,46 +112,41 @@ def _start(config: Config, sink: LogSink, undo: ExitStack) -> _Parts:
     return _Parts(engine, store, writer, control, admin)
 
 
-def _open_store(config: Config) -> Store:
-    name = config.settings.writer.store
-    settings: Mapping[str, Any] = config.settings.model_dump().get(name, {})
-    return open_store(name, StoreContext(state_path(config), settings))
+def _open_store(plan: ServicePlan) -> Store:
+    return open_store(plan.store, StoreContext(Path(plan.state_dir), plan.store_settings))
 
 
-def _writer_limits(config: Config) -> WriterLimits:
-    writer = config.settings.writer
+def _writer_limits(plan: ServicePlan) -> WriterLimits:
     return WriterLimits(
-        rows_max=writer.rows_max,
-        linger_ms=writer.linger_ms,
-        retry_ms_min=writer.retry_ms_min,
-        retry_ms_max=writer.retry_ms_max,
+        rows_max=plan.writer_rows_max,
+        linger_ms=plan.writer_linger_ms,
+        retry_ms_min=plan.writer_retry_ms_min,
+        retry_ms_max=plan.writer_retry_ms_max,
     )
 
 
-def _announce(config: Config, parts: _Parts) -> None:
+def _announce(plan: ServicePlan, parts: _Parts) -> None:
     """The line that says that it serves, where, and on how many threads by whose word."""
-    threads = config.threads()
     fields = {
         "grpc_address": parts.engine.grpc_address(),
         "admin_address": parts.admin.address,
-        "state_dir": str(state_path(config)),
-        "store": config.settings.writer.store,
-        "threads": threads.count,
-        "threads_origin": threads.origin,
+        "state_dir": plan.state_dir,
+        "store": plan.store,
+        "threads": plan.threads,
+        "threads_origin": plan.threads_origin,
         "instance_id": parts.engine.instance_id(),
         "version": version(),
     }
     _log.info("serving", extra={"fields": fields})
 
 
-def _drain(config: Config, parts: _Parts) -> None:
+def _drain(plan: ServicePlan, parts: _Parts) -> None:
     """Lets the writer deliver what is accepted, within the budget; the journal keeps the rest."""
-    drain = config.settings.drain
     began = time.monotonic()
-    calm = _Calm(parts.engine, began + drain.lame_duck_ms / 1000)
-    kept_s = min(_STOP_S, drain.budget_ms / 4000)
-    _log.info("draining", extra={"fields": {"budget_ms": drain.budget_ms}})
-    done = parts.writer.drain(drain.budget_ms / 1000 - kept_s, calm.reached)
+    calm = _Calm(parts.engine, began + plan.drain_lame_duck_ms / 1000)
+    kept_s = min(_STOP_S, plan.drain_budget_ms / 4000)
+    _log.info("draining", extra={"fields": {"budget_ms": plan.drain_budget_ms}})
+    done = parts.writer.drain(plan.drain_budget_ms / 1000 - kept_s, calm.reached)
     parts.writer.stop(kept_s / 2)
     pending = parts.engine.snapshot()["journal"]["pending"]
     parts.engine.stop()

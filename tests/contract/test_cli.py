@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from labeler.cli.app import app
+from labeler.cli.app import COMMANDS as FILES
+from labeler.cli.app import app_of
 from labeler.cli.journal import _show_stat
 from labeler.cli.label import _show as _show_label
 from labeler.cli.label import parse_values
@@ -29,6 +30,7 @@ def repr_of(text: str) -> str:
     return repr(text[:10])
 
 
+APP = app_of(FILES)
 COMMANDS = [
     ["serve"],
     ["label"],
@@ -66,7 +68,7 @@ def labeler(*arguments: str, text: str = "", **variables: str) -> subprocess.Com
 
 def help_of(*command: str) -> str:
     """What `--help` prints, without a process for each."""
-    done = CliRunner().invoke(app, [*command, "--help"], terminal_width=100)
+    done = CliRunner().invoke(APP, [*command, "--help"], terminal_width=100)
     assert done.exit_code == 0
     return done.output
 
@@ -179,6 +181,19 @@ def test_serve_imports_neither_grpcio_nor_a_training_library() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_command_whose_library_is_missing_says_what_to_install() -> None:
+    program = (
+        "import sys; sys.path[:0] = sys.argv[1].split(':'); sys.argv = ['labeler', 'serve']\n"
+        "sys.modules['pydantic'] = None\n"
+        "from labeler.cli import main; main()\n"
+    )
+    arguments = [sys.executable, "-c", program, ":".join(sys.path)]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    hint = "the command line needs more than the client: pip install 'labeler[serve]'"
+    assert done.stderr == f"labeler: pydantic is not installed; {hint}\n"
+
+
 def test_journal_of_a_folder_that_is_none_has_the_disk_s_exit_code(tmp_path: Path) -> None:
     pytest.importorskip("labeler._core")
     done = labeler("journal", "stat", str(tmp_path / "none"))
@@ -192,7 +207,7 @@ def test_journal_of_a_folder_that_is_none_has_the_disk_s_exit_code(tmp_path: Pat
 def test_a_dump_of_records_that_cannot_be_is_a_wrong_use(
     arguments: list[str], tmp_path: Path
 ) -> None:
-    done = CliRunner().invoke(app, ["journal", "dump", str(tmp_path), *arguments])
+    done = CliRunner().invoke(APP, ["journal", "dump", str(tmp_path), *arguments])
     assert done.exit_code == 2
     assert arguments[0] in done.output
 

@@ -45,6 +45,12 @@ def test_the_simulated_floor_loads_numpy_and_nothing_of_the_service() -> None:
     assert ours == {"errors", "fleet"}
 
 
+def test_the_process_that_serves_loads_nothing_that_only_reads_settings() -> None:
+    modules = loaded_by("import labeler.cli.served, labeler.service")
+
+    assert modules & {"pydantic", "typer", "rich", "labeler.config", "labeler.cli.app"} == set()
+
+
 def test_importing_the_client_starts_no_thread() -> None:
     statement = "import labeler, threading; labeler.Client; assert threading.active_count() == 1"
 

@@ -124,7 +124,8 @@ def test_no_thread_of_the_label_path_ever_asks_for_the_gil(
     print(f"GIL taken by {found}; threads of the path: {sorted(path)}")
     assert found.get(python, 0) > 100, "nothing was seen: is Python's interpreter a library here?"
     # Not by name alone: whoever of Rust is not listed here would be no thread of Python either.
-    assert set(found) == {python}, found
+    # The process that serves is called after its program until it has taken the command's name.
+    assert {name for name in found if not name.startswith("python")} == {python}, found
 
 
 @counts("labels", quick=10_000, full=100_000, full_timeout_s=600)

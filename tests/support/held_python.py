@@ -3,14 +3,22 @@
 `held_python.py FIFO COMMAND serve …`: for each line in the FIFO, a number of milliseconds, the
 interpreter is held for so long (a call that keeps the GIL); the file FIFO.told has one more line
 before and one more after. SIGSTOP would stop the label path too; this stops Python alone.
+
+The process that serves is another program, which the command becomes: that one is run here again.
 """
 
 import ctypes
+import os
+import runpy
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from labeler.cli import main
+
+execute = os.execv
 
 
 def hold_on_command(fifo: Path) -> None:
@@ -24,7 +32,18 @@ def hold_on_command(fifo: Path) -> None:
             told.write("let go\n")
 
 
+def held(program: str, words: Sequence[str]) -> NoReturn:
+    """Becomes the module that was to be run, held too."""
+    execute(program, [program, "-P", __file__, sys.argv[0], *words[words.index("-m") :]])
+
+
 if __name__ == "__main__":
-    threading.Thread(target=hold_on_command, args=(Path(sys.argv[1]),), daemon=True).start()
-    sys.argv = sys.argv[2:]
-    main()
+    fifo, command, *arguments = sys.argv[1:]
+    if command == "-m":
+        threading.Thread(target=hold_on_command, args=(Path(fifo),), daemon=True).start()
+        module, *sys.argv[1:] = arguments
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    else:
+        os.execv = held  # type: ignore[assignment]
+        sys.argv = [fifo, *arguments]
+        main()

@@ -1,79 +1,64 @@
-"""The commands, one file each, and the end of every run of `labeler`.
-
-`run` is the only place that turns errors into exit codes: one line that says what to do, never a
-traceback.
-"""
+"""The commands, one file each; a run loads only the file of the command that it names."""
 
 from __future__ import annotations
 
-import os
-import sys
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import NoReturn
 
 import typer
 
-from labeler.cli import (
-    config,
-    demo,
-    fleet,
-    journal,
-    label,
-    models,
-    replay,
-    serve,
-    status,
-    train,
-    version,
+from labeler.cli.ending import run_to_end
+
+__all__ = ["COMMANDS", "app_for", "app_of", "run"]
+
+COMMANDS = (
+    "labeler.cli.serve",
+    "labeler.cli.label",
+    "labeler.cli.status",
+    "labeler.cli.fleet",
+    "labeler.cli.replay",
+    "labeler.cli.demo",
+    "labeler.cli.train",
+    "labeler.cli.version",
+    # groups of commands
+    "labeler.cli.journal",
+    "labeler.cli.models",
+    "labeler.cli.config",
 )
-from labeler.errors import ConfigError, LabelerError, RuntimeLibraryError
-
-__all__ = ["app", "run"]
-
-app = typer.Typer(
-    name="labeler",
-    help="Labels for robots: serves a model, keeps every label, shows what it does.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-for module in (serve, label, status, fleet, replay, demo, train, version):
-    module.register(app)
-for group in (journal, models, config):
-    group.register(app)
+"""The files of the commands, in the order of the help."""
 
 
-def run() -> NoReturn:
+def app_of(files: Iterable[str]) -> typer.Typer:
+    """The command line with these of its commands. Errors: `ModuleNotFoundError`."""
+    app = typer.Typer(
+        name="labeler",
+        help="Labels for robots: serves a model, keeps every label, shows what it does.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(lambda: None)  # a command line with one command still has its name
+    for file in files:
+        import_module(file).register(app)
+    return app
+
+
+def app_for(arguments: Sequence[str]) -> typer.Typer:
+    """The command line with the command that these arguments name; with all where they name none.
+
+    Errors: `ModuleNotFoundError`.
+    """
+    named = [file for file in COMMANDS if file.split(".")[-1:] == list(arguments[:1])]
+    return app_of(named or COMMANDS)
+
+
+def run(app: typer.Typer) -> NoReturn:
     """Runs the command of `sys.argv` and exits with its code."""
-    code: int | str | None = 1
-    try:
+
+    def command() -> int:
         app()
-        code = 0
-    except SystemExit as ending:
-        code = ending.code
-    except LabelerError as error:
-        # A configuration error is a table of its own, with its own headline.
-        prefix = "" if isinstance(error, ConfigError) else "labeler: "
-        print(f"{prefix}{error.message}", file=sys.stderr)
-        code = error.exit_code
-        if isinstance(error, RuntimeLibraryError):
-            # A library that hangs while it is loaded holds a lock that a normal exit waits for.
-            sys.stderr.flush()
-            os._exit(error.exit_code)
-    except BrokenPipeError:
-        # Whoever read our output has left: nothing to say, and nothing to flush at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        code = 130
-    except Exception as error:
-        print(f"labeler: internal error: {_told(error)}; please report it", file=sys.stderr)
-    sys.exit(code)
+        return 0
 
-
-def _told(error: BaseException) -> str:
-    """The error with the line that raised it: enough for a report, without a traceback."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
-    return f"{type(error).__name__}: {error}{where}"
+    run_to_end(command)

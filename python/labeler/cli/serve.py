@@ -1,4 +1,4 @@
-"""`labeler serve`: checks the configuration and runs the service."""
+"""`labeler serve`: checks the configuration and becomes the service."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import typer
 
 from labeler import open_files
 from labeler.cli.common import ConfigOption, SetOption, flags_of, help_of
-from labeler.config import Facts, Sources, load
+from labeler.cli.served import become
+from labeler.config import Facts, Sources, load, service_plan
 from labeler.stores import registry
 
 __all__ = ["register"]
@@ -53,9 +54,4 @@ def serve(
         admin__address=admin_address,
     )
     facts = Facts(open_files.raise_limit(), registry.names())
-    checked = load(Sources(config, None, flags), facts)
-
-    # Here, so that a wrong setting is told without loading the core.
-    from labeler import service
-
-    raise typer.Exit(service.serve(checked))
+    become(service_plan(load(Sources(config, None, flags), facts)))

@@ -1,11 +1,11 @@
 """Configuration: one typed schema, four sources, all errors at once, each value with its origin.
 
 `schema` says what there is, `sources` where it comes from, `checks` what must fit together, `load`
-joins them, `core` makes the core's JSON of it.
+joins them, `core` makes of it what the service and its core are told.
 """
 
 from labeler.config.checks import Facts
-from labeler.config.core import core_json, packaged_models, state_path
+from labeler.config.core import core_json, packaged_models, service_plan, state_path
 from labeler.config.load import Config, Effective, Sources, effective, load
 from labeler.config.schema import Settings, all_sections, all_settings
 
@@ -21,5 +21,6 @@ __all__ = [
     "effective",
     "load",
     "packaged_models",
+    "service_plan",
     "state_path",
 ]

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from labeler import runtime_library
 from labeler.config.load import Config
+from labeler.plan import ServicePlan
 
-__all__ = ["core_json", "packaged_models", "state_path"]
+__all__ = ["core_json", "packaged_models", "service_plan", "state_path"]
 
 _SECTIONS = ("transport", "path", "journal", "models", "control", "drain")
 
@@ -30,6 +31,28 @@ def core_json(config: Config) -> str:
     roots = [str(Path(root).absolute()) for root in config.settings.models.repositories]
     values["models"]["repositories"] = [*roots, str(packaged_models())]
     return json.dumps(values)
+
+
+def service_plan(config: Config) -> ServicePlan:
+    """What the service is told. Errors: those of `core_json`."""
+    settings, threads = config.settings, config.threads()
+    return ServicePlan(
+        core=core_json(config),
+        state_dir=str(state_path(config)),
+        log_level=settings.log.level,
+        log_format=settings.log.format,
+        admin_address=settings.admin.address,
+        store=settings.writer.store,
+        store_settings=settings.model_dump(mode="json").get(settings.writer.store, {}),
+        writer_rows_max=settings.writer.rows_max,
+        writer_linger_ms=settings.writer.linger_ms,
+        writer_retry_ms_min=settings.writer.retry_ms_min,
+        writer_retry_ms_max=settings.writer.retry_ms_max,
+        drain_budget_ms=settings.drain.budget_ms,
+        drain_lame_duck_ms=settings.drain.lame_duck_ms,
+        threads=threads.count,
+        threads_origin=threads.origin,
+    )
 
 
 def state_path(config: Config) -> Path:

@@ -1,0 +1,47 @@
+"""What a service is told at its start: checked settings, resolved, as plain values.
+
+It crosses from the process that reads and checks settings to the one that serves, which is so free
+of what only the check needs. Nothing here reads a setting, a file or the environment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+__all__ = ["ServicePlan"]
+
+
+@dataclass(frozen=True)
+class ServicePlan:
+    """All that `labeler.service` needs; paths are absolute.
+
+    `core`: the core's part, as the JSON that it reads. `store_settings`: those of `store` alone.
+    """
+
+    core: str
+    state_dir: str
+    log_level: str
+    log_format: str
+    admin_address: str
+    store: str
+    store_settings: Mapping[str, Any]
+    writer_rows_max: int
+    writer_linger_ms: int
+    writer_retry_ms_min: int
+    writer_retry_ms_max: int
+    drain_budget_ms: int
+    drain_lame_duck_ms: int
+    threads: int
+    threads_origin: str
+
+    def to_json(self) -> str:
+        """As text, for another process of the same version."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """What `to_json` wrote."""
+        return cls(**json.loads(text))

@@ -1,0 +1,56 @@
+"""`labeler serve` checks its settings, then becomes the process that serves, under one id."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.service import Service, StartService
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which Linux has")
+
+
+def told(service: Service, name: str) -> str:
+    """A file of /proc about the service; it has the id of the process that was started."""
+    return Path(f"/proc/{service.pid}/{name}").read_text(encoding="utf-8")
+
+
+def test_what_only_checks_settings_is_not_in_the_process_that_serves(service: Service) -> None:
+    assert "_pydantic_core" not in told(service, "maps")
+
+
+def test_it_is_listed_as_labeler_with_its_arguments_and_no_setting_from_elsewhere(
+    start_service: StartService,
+) -> None:
+    service = start_service(args=("--set", "path.deadline_ms=321"), path__delay_us_max=654)
+
+    arguments = told(service, "cmdline").split("\0")
+
+    assert told(service, "comm") == "labeler\n"
+    assert "path.deadline_ms=321" in arguments
+    assert not [text for text in arguments if "654" in text]
+
+
+def test_it_is_started_in_any_folder_and_takes_no_module_from_there(
+    start_service: StartService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("json", "labeler", "sqlite3"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')")
+    monkeypatch.chdir(tmp_path)
+
+    assert json.loads(start_service().get("/status"))
+
+
+def test_the_plan_is_in_no_file_that_stays_open(service: Service) -> None:
+    held = [path.readlink() for path in Path(f"/proc/{service.pid}/fd").iterdir()]
+
+    assert [path for path in held if "labeler-plan" in str(path)] == []
+
+
+def test_the_plan_takes_no_standard_stream_that_is_closed(start_service: StartService) -> None:
+    service = start_service(prefix=("sh", "-c", 'exec "$@" <&-', "sh"))
+
+    arguments = told(service, "cmdline").split("\0")
+
+    assert int(arguments[arguments.index("labeler.cli.served") + 1]) > 2
