@@ -54,3 +54,18 @@ def test_the_plan_takes_no_standard_stream_that_is_closed(start_service: StartSe
     arguments = told(service, "cmdline").split("\0")
 
     assert int(arguments[arguments.index("labeler.cli.served") + 1]) > 2
+
+
+def test_it_has_an_arena_of_malloc_a_thread_unless_somebody_says_otherwise(
+    service: Service, start_service: StartService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "7")
+
+    assert arenas(start_service()) == 7
+    assert arenas(service) == max(2, service.logged("serving")[0]["threads"])
+
+
+def arenas(service: Service) -> int:
+    """The bound on them that the process was started with."""
+    variables = dict(text.partition("=")[::2] for text in told(service, "environ").split("\0"))
+    return int(variables["MALLOC_ARENA_MAX"])
