@@ -60,7 +60,7 @@ configuration: 3 errors, nothing was started
 
 ## What memory is for
 
-At rest about 55 MB. Measured at most, on a busy machine (x86-64, glibc):
+At rest about 65 MB. Measured at most, on a busy machine (x86-64, glibc):
 
 | one | costs | bounded by |
 |---|---|---|
@@ -70,8 +70,8 @@ At rest about 55 MB. Measured at most, on a busy machine (x86-64, glibc):
 | remembered label until then | 550 bytes | the same |
 | loaded version of `kiva-floor` | 2,300,000 bytes | what is loaded |
 
-2,300 connections and a full window: 147 MB; with a stream on each 160, and 171 once all of them
-have connected anew. Of a connection 28 KiB are HTTP/2's own buffers, of which a busy one uses 20.
+2,300 connections and a full window: 146 MB, and 176 once all of them have come again with a stream
+each. Of a connection 28 KiB are HTTP/2's own buffers, of which a busy one uses 20.
 A label under way costs about 5,000 bytes more. Memory is given back to the system late: after a
 peak, such as a stall of the machine, it stays where it was and is used again.
 """
