@@ -12,9 +12,9 @@ use super::admission::DEBT_BYTES;
 use super::files::FileLock;
 use super::format::{
     ALIGN_BYTES, CONFIRM_FRAME_BYTES, COPY_FRAME_BYTES, GROUP_BYTES_MAX, GROUP_HEADER_BYTES,
-    GroupBuilder, PAGE_BYTES, Place, RECORD_FRAME_BYTES,
+    GroupBuilder, Place, RECORD_FRAME_BYTES,
 };
-use super::segment::{Segment, Tail, cut_off};
+use super::segment::{Segment, Tail, cut_off, waste_bytes};
 use super::state::{Entry, Shared, Sleep};
 use super::upkeep::Upkeep;
 use super::{Done, RECORD_BYTES_MAX, Reservation};
@@ -29,6 +29,8 @@ const CONFIRM_DELAY: Duration = Duration::from_millis(200);
 const COMMITS_PER_UPKEEP: u32 = 8;
 const CONFIRM_GROUP_BYTES: u64 =
     (GROUP_HEADER_BYTES + CONFIRM_FRAME_BYTES).next_multiple_of(ALIGN_BYTES);
+/// What a group costs beside its frames.
+pub(super) const GROUP_OVERHEAD_BYTES: u64 = GROUP_HEADER_BYTES + ALIGN_BYTES;
 
 const _: () = assert!(
     RECORD_BYTES_MAX + GROUP_HEADER_BYTES + COPY_FRAME_BYTES + ALIGN_BYTES <= GROUP_BYTES_MAX,
@@ -119,7 +121,7 @@ impl Committer {
             return Ok(Next::Again);
         }
         self.commits_since_upkeep = 0;
-        let confirms_at = self.confirms_at();
+        let confirms_at = self.confirms_at(closing);
         if confirms_at.is_some_and(|at| closing || at <= now) {
             self.commit(now, Vec::new())?;
             return Ok(Next::Again);
@@ -145,10 +147,20 @@ impl Committer {
     }
 
     /// When confirmations have waited long enough; `None` if there are none, or no room for them.
-    fn confirms_at(&mut self) -> Option<Duration> {
+    fn confirms_at(&mut self, closing: bool) -> Option<Duration> {
         let since = self.shared.state.lock().confirms_since?;
         self.tail.room_for(CONFIRM_GROUP_BYTES)?;
-        Some(since + CONFIRM_DELAY)
+        (closing || self.can_confirm_alone()).then(|| since + CONFIRM_DELAY)
+    }
+
+    /// Whether a group of confirmations alone leaves the room of all that is admitted and pending:
+    /// its header is nobody's. Else they wait for records, for more room, or for the close.
+    fn can_confirm_alone(&self) -> bool {
+        let charged = self.shared.admission.charged();
+        let waste = if charged == 0 { CONFIRM_GROUP_BYTES } else { self.waste_bytes() };
+        // Each further segment's end may split a group, which costs another header.
+        let headers = GROUP_OVERHEAD_BYTES * (1 + self.tail.segments());
+        self.tail.room(waste) >= charged + self.debt_bytes() + headers
     }
 
     /// Takes over what is appended; returns whether the journal is being closed.
@@ -286,9 +298,14 @@ impl Committer {
     }
 
     /// There is no room and none can be made: whoever waits first is told, instead of waiting for
-    /// ever.
+    /// ever. Who brought no record needs no room: all before it is durable.
     fn refuse_first(&mut self) {
         let Some(entry) = self.local.pop_front() else { return };
+        if entry.bodies.as_slice().is_empty() {
+            drop(entry.reservations);
+            (entry.done)(Ok(entry.first));
+            return;
+        }
         let error = Error::Overloaded {
             what: "journal",
             bound: format!("{} bytes on disk", self.shared.config.disk_bytes_max),
@@ -409,10 +426,9 @@ impl Committer {
         rows * DEBT_BYTES
     }
 
-    /// Room that the copying of one segment can count on.
-    pub(super) fn copy_room_bytes(&self) -> u64 {
-        let segment_bytes = self.shared.config.segment_bytes;
-        segment_bytes - PAGE_BYTES + segment_bytes / 16
+    /// What admitted records, confirmations included, may waste at a segment's end.
+    pub(super) fn waste_bytes(&self) -> u64 {
+        waste_bytes(self.shared.config.segment_bytes)
     }
 
     fn finish(&mut self, result: &Result<()>) {

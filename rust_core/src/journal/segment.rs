@@ -62,8 +62,9 @@ pub(super) fn record_bytes_max(segment_bytes: u64) -> u64 {
     RECORD_BYTES_MAX.min((segment_bytes - PAGE_BYTES) / 8)
 }
 
-/// What a segment's end may waste, since a record is never split.
-fn waste_bytes(segment_bytes: u64) -> u64 {
+/// What a segment's end may waste, since a record is never split: less than the group of a record
+/// that is as long as such segments hold.
+pub(super) fn waste_bytes(segment_bytes: u64) -> u64 {
     record_bytes_max(segment_bytes) + GROUP_HEADER_BYTES + 24
 }
 
@@ -132,16 +133,27 @@ impl Tail {
         self.filling.is_some()
     }
 
-    /// Allocated bytes that records can count on, whatever is wasted at segment ends.
-    pub(super) fn room(&self) -> u64 {
-        let waste = waste_bytes(self.segment_bytes);
-        let spares = self.spares.iter().map(|spare| spare.remaining().saturating_sub(waste));
-        self.active.remaining().saturating_sub(waste) + spares.sum::<u64>()
+    /// Allocated bytes that can be counted on though each segment's end may waste so much. A group
+    /// whose first frame needs no more than `waste` takes at most the group's length from it.
+    pub(super) fn room(&self, waste: u64) -> u64 {
+        self.remaining().map(|remaining| remaining.saturating_sub(waste)).sum()
     }
 
-    /// Allocated bytes, to the last one.
-    pub(super) fn raw_room(&self) -> u64 {
-        self.active.remaining() + self.spares.iter().map(Segment::remaining).sum::<u64>()
+    /// What of `room` a group of `bytes` passes over, to a segment that can hold it; `None` if none
+    /// can. Only a copy from a time of larger segments is so long that this is not 0.
+    pub(super) fn passed_over(&self, waste: u64, bytes: u64) -> Option<u64> {
+        let before = self.remaining().position(|remaining| remaining >= bytes)?;
+        Some(self.remaining().take(before).map(|remaining| remaining.saturating_sub(waste)).sum())
+    }
+
+    /// What is left in each of the segments that are written to from here on.
+    fn remaining(&self) -> impl Iterator<Item = u64> {
+        std::iter::once(&self.active).chain(&self.spares).map(Segment::remaining)
+    }
+
+    /// How many segments are written to from here on.
+    pub(super) fn segments(&self) -> u64 {
+        1 + self.spares.len() as u64
     }
 
     /// What is left where a group of `bytes` would be written; `None` if it fits nowhere. Spares

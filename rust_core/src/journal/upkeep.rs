@@ -5,15 +5,17 @@
 
 use std::time::Duration;
 
-use super::committer::Committer;
+use super::committer::{Committer, GROUP_OVERHEAD_BYTES};
 use super::files::disk;
-use super::format::{COPY_FRAME_BYTES, Frame, Frames, PAGE_BYTES};
+use super::format::{COPY_FRAME_BYTES, Frame, Frames, PAGE_BYTES, RECORD_FRAME_BYTES};
 use super::segment::Filled;
 use super::walk::{Found, Walker};
 use crate::error::Result;
 
-/// Records are carried forward in slices of about this size.
+/// Records are carried forward in slices of about this size, or an eighth of a small segment.
 const COPY_SLICE_BYTES: u64 = 128 << 10;
+/// Groups that the copies of a small segment make at most: slices, their rest, ends of segments.
+const COPY_GROUPS_MAX: u64 = 12;
 /// A segment that is no longer written to gets this long for its confirmations to come.
 const COPY_DELAY: Duration = Duration::from_secs(1);
 /// After the disk was full, allocation is tried again.
@@ -83,14 +85,36 @@ impl Committer {
     pub(super) fn publish_room(&mut self) {
         let filling = if self.tail.is_filling() { self.shared.config.segment_bytes } else { 0 };
         self.shared.state.lock().filling_bytes = filling;
+        self.publish_room_less(0);
+    }
+
+    fn publish_room_less(&self, bytes: u64) {
         let at_bound = !self.tail.is_filling() && !self.can_grow();
-        self.shared.admission.publish(self.available_bytes(), at_bound);
+        let room = self.available_bytes().saturating_sub(bytes);
+        self.shared.admission.publish(room, at_bound);
     }
 
     /// Allocated bytes that new records may take.
     fn available_bytes(&self) -> u64 {
         let kept = self.debt_bytes() + self.shared.config.reserve_bytes + self.copy_room_bytes();
-        self.tail.room().saturating_sub(kept)
+        self.tail.room(self.waste_bytes()).saturating_sub(kept)
+    }
+
+    /// Room that the copying of any one segment can count on, one from a time of larger segments
+    /// included.
+    fn copy_room_bytes(&self) -> u64 {
+        let segment_bytes = self.shared.config.segment_bytes;
+        let active = self.tail.active().id;
+        let state = self.shared.state.lock();
+        let larger = state.segments.values().filter(|segment| segment.bytes > segment_bytes);
+        let larger = larger.map(|segment| {
+            let used = state.index.segment(segment.id);
+            let live = used.live_bytes() + used.live_rows * (COPY_FRAME_BYTES - RECORD_FRAME_BYTES);
+            let free = if segment.id < active { 0 } else { segment.bytes - segment.end };
+            (live + free).min(segment.bytes - PAGE_BYTES)
+        });
+        let records = larger.max().unwrap_or_default().max(segment_bytes - PAGE_BYTES);
+        records + (segment_bytes / 16).max(COPY_GROUPS_MAX * GROUP_OVERHEAD_BYTES)
     }
 
     /// Below this, another segment is allocated.
@@ -182,13 +206,14 @@ impl Committer {
         }
         let config = &self.shared.config;
         let active = self.tail.active().id;
+        let content_bytes = self.content_bytes(oldest.segment);
         let pressed = self.available_bytes() < self.low_water_bytes() && !self.can_grow();
         let state = self.shared.state.lock();
         let used = state.index.segment(oldest.segment);
         if pressed {
             let sealed = state.index.segments().filter(|(id, _)| *id < active);
             let dead: u64 = sealed.map(|(_, used)| used.dead_bytes()).sum();
-            if dead >= config.segment_bytes - PAGE_BYTES {
+            if dead >= content_bytes {
                 return Some(now);
             }
         }
@@ -198,25 +223,69 @@ impl Committer {
 
     /// Copies some live records of the oldest segment; false if there is no room for them now.
     fn copy_slice(&mut self, now: Duration) -> Result<bool> {
-        let config = &self.shared.config;
-        let kept = self.debt_bytes() + config.reserve_bytes + self.shared.admission.charged();
-        let room = self.tail.raw_room().saturating_sub(kept);
-        let slice_bytes = COPY_SLICE_BYTES.min((config.segment_bytes - PAGE_BYTES) / 8);
-        if room < slice_bytes * 2 {
+        let Some(mut oldest) = self.upkeep.oldest.take() else { return Ok(false) };
+        let slice_bytes = COPY_SLICE_BYTES.min(self.content_bytes(oldest.segment) / 8);
+        if self.room_for_copies() < slice_bytes * 2 {
+            self.upkeep.oldest = Some(oldest);
             return Ok(false);
         }
-        let Some(mut oldest) = self.upkeep.oldest.take() else { return Ok(false) };
         let read = self.read_slice(&mut oldest, slice_bytes);
-        let copies = read.map_err(|e| disk("read", &self.tail.path(oldest.segment), &e))?;
+        let mut copies = read.map_err(|e| disk("read", &self.tail.path(oldest.segment), &e))?;
         if copies.is_empty() {
             self.end_of_reading(&mut oldest, now);
+            self.upkeep.oldest = Some(oldest);
+            return Ok(true);
         }
-        oldest.found |= !copies.is_empty();
-        self.upkeep.oldest = Some(oldest);
-        if !copies.is_empty() {
+        // What does not fit is found when the segment is read anew.
+        oldest.found = true;
+        self.cut_to_room(&mut copies);
+        let fits = !copies.is_empty();
+        if fits {
+            self.upkeep.oldest = Some(oldest);
             self.commit(now, copies)?;
+        } else {
+            oldest.walker = None;
+            self.upkeep.oldest = Some(oldest);
         }
-        Ok(true)
+        self.publish_room();
+        Ok(fits)
+    }
+
+    /// Leaves out those copies at the end for which there is no room now: a slice is as long as the
+    /// groups that were read, and these may be long.
+    fn cut_to_room(&self, copies: &mut Vec<(u64, Vec<u8>)>) {
+        let frame = |body: &Vec<u8>| COPY_FRAME_BYTES + body.len() as u64;
+        let first = GROUP_OVERHEAD_BYTES + frame(&copies[0].1);
+        let Some(passed_over) = self.tail.passed_over(self.waste_bytes(), first) else {
+            copies.clear();
+            return;
+        };
+        let all: u64 = copies.iter().map(|(_, body)| frame(body)).sum();
+        // First it is withdrawn from admission, which lets records in meanwhile.
+        self.publish_room_less(GROUP_OVERHEAD_BYTES + passed_over + all);
+        let room = self.room_for_copies();
+        let mut taken = GROUP_OVERHEAD_BYTES + passed_over;
+        let fitting = copies.iter().take_while(|(_, body)| {
+            taken += frame(body);
+            taken <= room
+        });
+        let fitting = fitting.count();
+        copies.truncate(fitting);
+    }
+
+    /// Room that copies may take: all but what is admitted, what is pending and the reserve.
+    fn room_for_copies(&self) -> u64 {
+        let (reserve, charged) =
+            (self.shared.config.reserve_bytes, self.shared.admission.charged());
+        let kept = self.debt_bytes() + reserve + charged;
+        self.tail.room(self.waste_bytes()).saturating_sub(kept)
+    }
+
+    /// What a segment holds beside its header; as long as a new one at least.
+    fn content_bytes(&self, segment: u64) -> u64 {
+        let state = self.shared.state.lock();
+        let bytes = state.segments.get(&segment).map_or(0, |segment| segment.bytes);
+        bytes.max(self.shared.config.segment_bytes) - PAGE_BYTES
     }
 
     /// The segment was read to its end. What a reading did not get to copy is found by the next

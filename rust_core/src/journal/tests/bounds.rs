@@ -1,6 +1,7 @@
 //! Memory and disk stay bounded: admission, deletion, copying forward.
 
 use super::*;
+use crate::journal::format::Place;
 
 /// Reserves, appends and commits one record; `None` if it is refused.
 fn admit(hand: &mut Hand, body: &[u8]) -> Option<u64> {
@@ -255,4 +256,142 @@ fn threads_that_append_take_and_confirm_lose_and_double_nothing() {
     assert_eq!(told.load(Ordering::Relaxed), RECORDS);
     let expected: Vec<u64> = (1..=RECORDS).filter(|number| number % 500 == 0).collect();
     assert_eq!(Hand::open(&files).taken_numbers(), expected);
+}
+
+/// Fills a journal to its bound with groups of so many records; returns their numbers.
+fn fill_with_groups(hand: &mut Hand, body: &[u8], rows: usize) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    while let Ok(first) = hand.append(&vec![body; rows]) {
+        hand.settle().unwrap();
+        numbers.extend(first..first + rows as u64);
+    }
+    numbers
+}
+
+#[test]
+fn copies_of_a_long_group_leave_the_room_of_what_is_admitted() {
+    let files = FaultyFiles::new();
+    let mut hand = Hand::open(&files);
+    // One group fills a segment, so the slice that is copied is as long as a segment.
+    let numbers = fill_with_groups(&mut hand, &[9; 900], 13);
+    let mut held = Vec::new();
+    while let Ok(reservation) = hand.journal.reserve(900) {
+        held.push(reservation);
+    }
+    assert!(held.len() > 3, "{}", held.len());
+    // A segment's worth is dead, but the oldest segment is full of live records.
+    hand.journal.confirm(&numbers[26..52], Outcome::Stored);
+    for reservation in held {
+        hand.pass(Duration::from_millis(300)).unwrap();
+        let done = hand.done();
+        hand.journal.append(vec![vec![9; 900]], vec![reservation], done).unwrap();
+    }
+    hand.pass(Duration::from_secs(3)).unwrap();
+    assert!(hand.journal.stats().copied_total > 0);
+    assert!(hand.told.lock().unwrap().iter().all(Result::is_ok));
+}
+
+#[test]
+fn records_that_are_admitted_while_copies_are_written_find_their_room() {
+    /// Takes all the room that there is whenever a group is about to be written.
+    struct Greedy(HandClock, std::sync::OnceLock<Journal>, Mutex<Vec<Reservation>>);
+    impl Clock for Greedy {
+        fn now(&self) -> Duration {
+            self.0.now()
+        }
+        fn unix_us(&self) -> u64 {
+            let journal = self.1.get();
+            let room = || journal.and_then(|journal| journal.reserve(900).ok());
+            self.2.lock().unwrap().extend(std::iter::from_fn(room));
+            self.0.unix_us()
+        }
+    }
+    let clock = Arc::new(Greedy(HandClock::default(), Default::default(), Mutex::default()));
+    let files = Arc::new(FaultyFiles::new());
+    let opened = open_with(config(), files, Arc::clone(&clock) as Arc<dyn Clock>).unwrap();
+    let clock_of_hand = Arc::new(HandClock::default());
+    let Opened { journal, committer, recovery } = opened;
+    let mut hand =
+        Hand { journal, committer, recovery, clock: clock_of_hand, told: Told::default() };
+    let step = |hand: &mut Hand, time| {
+        clock.0.advance(time);
+        while hand.committer.step().unwrap() == Next::Again {}
+    };
+    let mut numbers = Vec::new();
+    while let Ok(first) = hand.append(&[&[9_u8; 900] as &[u8]; 13]) {
+        step(&mut hand, Duration::from_millis(5));
+        numbers.extend(first..first + 13);
+    }
+    clock.1.set(hand.journal.clone()).ok().unwrap();
+    hand.journal.confirm(&numbers[26..52], Outcome::Stored);
+    for _ in 0..10 {
+        step(&mut hand, Duration::from_millis(300));
+    }
+    assert!(hand.journal.stats().copied_total > 0);
+    let held = std::mem::take(&mut *clock.2.lock().unwrap());
+    assert!(held.len() > 3, "{}", held.len());
+    for reservation in held {
+        let done = hand.done();
+        hand.journal.append(vec![vec![9; 900]], vec![reservation], done).unwrap();
+    }
+    for _ in 0..10 {
+        step(&mut hand, Duration::from_millis(300));
+    }
+    assert!(hand.told.lock().unwrap().iter().all(Result::is_ok));
+}
+
+#[test]
+fn confirmations_find_their_room_after_copies_though_segments_are_smaller_now() {
+    let files = FaultyFiles::new();
+    let large = JournalConfig { segment_bytes: 32768, disk_bytes_max: 32768 * 5, ..config() };
+    let mut hand = Hand::open_with(large.clone(), Arc::new(files.clone())).unwrap();
+    let numbers = fill_with_groups(&mut hand, &[9; 400], 60);
+    drop(hand);
+    let small = JournalConfig { segment_bytes: 8192, ..large };
+    let mut hand = Hand::open_with(small, Arc::new(files.clone())).unwrap();
+    hand.confirm(&numbers[60..120], Outcome::Stored);
+    hand.pass(Duration::from_secs(3)).unwrap();
+    // No two of them share a range, and there are more than any room by chance holds.
+    let rest: Vec<u64> = numbers.iter().copied().filter(|n| !(61..=120).contains(n)).collect();
+    let every_second: Vec<u64> = rest.iter().copied().step_by(2).collect();
+    hand.journal.confirm(&every_second, Outcome::Stored);
+    hand.close();
+    let left: Vec<u64> = rest.into_iter().skip(1).step_by(2).collect();
+    assert_eq!(Hand::open(&files).taken_numbers(), left);
+}
+
+#[test]
+fn who_appends_nothing_needs_no_room() {
+    let files = FaultyFiles::new();
+    let mut hand = Hand::open(&files);
+    hand.commit(&[b"one"]);
+    files.set_faults(|faults| faults.free_bytes = Some(0));
+    while hand.committer.tail.room_for(88).is_some() {
+        let active = hand.committer.tail.active();
+        let end = Place { segment: active.id, offset: active.end };
+        hand.committer.cut_from(end).unwrap();
+    }
+    hand.journal.confirm(&[1], Outcome::Stored);
+    hand.append(&[]).unwrap();
+    hand.settle().unwrap();
+    assert_eq!(*hand.told.lock().unwrap(), [Ok(2)]);
+}
+
+#[test]
+fn confirmations_alone_wait_where_they_would_take_what_is_admitted() {
+    let files = FaultyFiles::new();
+    let mut hand = Hand::open(&files);
+    let numbers = fill_with_groups(&mut hand, &[9; 40], 1);
+    let reservation = hand.journal.reserve(0).unwrap();
+    // Not one by one could all of them be confirmed in groups of their own.
+    for number in numbers.iter().step_by(2) {
+        hand.confirm(&[*number], Outcome::Stored);
+    }
+    let done = hand.done();
+    hand.journal.append(vec![Vec::new()], vec![reservation], done).unwrap();
+    let last = *numbers.last().unwrap() + 1;
+    hand.close();
+    let left = Hand::open(&files).taken_numbers();
+    let expected: Vec<u64> = numbers.iter().copied().skip(1).step_by(2).chain([last]).collect();
+    assert_eq!(left, expected);
 }

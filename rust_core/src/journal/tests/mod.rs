@@ -88,7 +88,7 @@ impl Hand {
         self.journal.append_unawaited(vec![body.to_vec()], Vec::new(), self.done())
     }
 
-    fn done(&self) -> Done {
+    pub(super) fn done(&self) -> Done {
         let told = Arc::clone(&self.told);
         Box::new(move |result| told.lock().unwrap().push(result))
     }
