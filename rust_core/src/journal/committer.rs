@@ -56,6 +56,8 @@ pub struct Committer {
     group: GroupBuilder,
     local: VecDeque<Entry>,
     last_commit_at: Option<Duration>,
+    /// The last commit had no room for all that was due.
+    left_over: bool,
     commits_since_upkeep: u32,
     lock: Option<Box<dyn FileLock>>,
 }
@@ -80,6 +82,7 @@ impl Committer {
             group: GroupBuilder::default(),
             local: VecDeque::new(),
             last_commit_at: None,
+            left_over: false,
             commits_since_upkeep: 0,
             lock: Some(lock),
         }
@@ -140,7 +143,7 @@ impl Committer {
 
     fn due_at(&self) -> Duration {
         let mut gap = Duration::from_micros(self.shared.config.commit_gap_us_min);
-        if !is_awaited(&self.local) {
+        if !self.left_over && !is_awaited(&self.local) {
             gap *= UNAWAITED_GAPS;
         }
         self.last_commit_at.map_or(Duration::ZERO, |at| at + gap)
@@ -216,6 +219,7 @@ impl Committer {
             self.encode_copies(limit, copies, &mut plan);
         }
         self.encode_records(limit, &mut plan);
+        self.left_over = !self.local.is_empty();
         if self.group.is_empty() {
             self.tell(plan);
             return Ok(());

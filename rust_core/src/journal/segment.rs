@@ -129,6 +129,16 @@ impl Tail {
         self.spares.back().cloned()
     }
 
+    /// Whether a spare is from a time when segments had another size.
+    pub(super) fn has_odd_spare(&self) -> bool {
+        self.spares.iter().any(|spare| spare.bytes != self.segment_bytes)
+    }
+
+    /// Takes the last spare away, for its file to be removed.
+    pub(super) fn give_back_spare(&mut self) -> Option<Segment> {
+        self.spares.pop_back()
+    }
+
     pub(super) fn is_filling(&self) -> bool {
         self.filling.is_some()
     }

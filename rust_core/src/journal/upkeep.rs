@@ -73,6 +73,10 @@ impl Committer {
             self.publish_room();
             return Ok(DID);
         }
+        if self.give_back_spares()? {
+            self.publish_room();
+            return Ok(DID);
+        }
         let copy_at = self.copy_at(now);
         if copy_at.is_some_and(|at| at <= now) && self.copy_slice(now)? {
             return Ok(DID);
@@ -183,11 +187,7 @@ impl Committer {
         if live_rows > 0 {
             return Ok(false);
         }
-        let path = self.tail.path(segment);
-        self.shared.files.remove(&path).map_err(|error| disk("remove", &path, &error))?;
-        let directory = &self.shared.config.directory;
-        let synced = self.shared.files.sync_directory(directory);
-        synced.map_err(|error| disk("fsync", directory, &error))?;
+        self.remove_segment(segment)?;
         let mut state = self.shared.state.lock();
         state.segments.remove(&segment);
         state.index.forget_segment(segment);
@@ -196,6 +196,37 @@ impl Committer {
         // What was full may have room now.
         self.upkeep.disk_full_until = None;
         Ok(true)
+    }
+
+    /// Removes empty spares of another size than the setting, where they keep the journal full: a
+    /// larger segment finds no place beside them, and what they hold is mostly waste. From the last
+    /// one on, so that there is no gap. Only while nothing is pending or admitted, so that nobody
+    /// counts on their room.
+    fn give_back_spares(&mut self) -> Result<bool> {
+        let full = self.available_bytes() < self.low_water_bytes() && !self.can_grow();
+        if !full || self.tail.is_filling() || !self.tail.has_odd_spare() {
+            return Ok(false);
+        }
+        // First nobody is let in any more, then it is seen who is.
+        self.shared.admission.publish(0, true);
+        if self.debt_bytes() > 0 || self.shared.admission.charged() > 0 {
+            self.publish_room();
+            return Ok(false);
+        }
+        while self.tail.has_odd_spare() {
+            let Some(spare) = self.tail.give_back_spare() else { break };
+            self.remove_segment(spare.id)?;
+            self.shared.state.lock().segments.remove(&spare.id);
+        }
+        Ok(true)
+    }
+
+    fn remove_segment(&self, segment: u64) -> Result<()> {
+        let path = self.tail.path(segment);
+        self.shared.files.remove(&path).map_err(|error| disk("remove", &path, &error))?;
+        let directory = &self.shared.config.directory;
+        let synced = self.shared.files.sync_directory(directory);
+        synced.map_err(|error| disk("fsync", directory, &error))
     }
 
     /// When the oldest segment is to be copied forward, if at all.

@@ -395,3 +395,36 @@ fn confirmations_alone_wait_where_they_would_take_what_is_admitted() {
     let expected: Vec<u64> = numbers.iter().copied().skip(1).step_by(2).chain([last]).collect();
     assert_eq!(left, expected);
 }
+
+#[test]
+fn spares_from_a_time_of_smaller_segments_do_not_keep_it_full_for_good() {
+    let files = FaultyFiles::new();
+    let small = JournalConfig { segment_bytes: 8192, disk_bytes_max: 135_168, ..config() };
+    let mut hand = Hand::open_with(small.clone(), Arc::new(files.clone())).unwrap();
+    let first = hand.commit(&[b"one"]);
+    hand.pass(Duration::from_secs(1)).unwrap();
+    drop(hand);
+    let large = JournalConfig { segment_bytes: 32768, ..small };
+    let mut hand = Hand::open_with(large, Arc::new(files.clone())).unwrap();
+    hand.confirm(&[first], Outcome::Stored);
+    hand.pass(Duration::from_secs(2)).unwrap();
+    assert!(admit(&mut hand, &[1; 3000]).is_some(), "{:?}", hand.journal.stats());
+    drop(hand);
+    assert_eq!(Hand::open(&files).recovery.pending, 1);
+}
+
+#[test]
+fn what_a_segment_end_split_off_waits_one_gap_more() {
+    let files = FaultyFiles::new();
+    let mut hand = Hand::open(&files);
+    while hand.committer.tail.active().end < 16384 - 1500 {
+        hand.commit(&[&[1; 900]]);
+    }
+    let journal = hand.journal.clone();
+    journal.append_unawaited(vec![vec![1; 1000]; 4], Vec::new(), hand.done()).unwrap();
+    hand.clock.advance(Duration::from_millis(5));
+    hand.committer.step().unwrap();
+    hand.clock.advance(Duration::from_millis(1));
+    hand.committer.step().unwrap();
+    assert_eq!(hand.told.lock().unwrap().len(), 1);
+}
