@@ -109,15 +109,13 @@ impl Admission {
 
     /// Takes room for so many charged bytes.
     pub(super) fn charge(self: &Arc<Self>, charge: u64, share: Share) -> Result<Reservation> {
-        // In one order with `publish`: what is charged here is seen by whoever then takes room, or
-        // the room that was taken is seen here.
-        let charged = self.charged.fetch_add(charge, Ordering::SeqCst) + charge;
+        let charged = self.charged.fetch_add(charge, Ordering::AcqRel) + charge;
         // From here on the drop gives it back, also when it is refused below.
         let reservation = Reservation { admission: Arc::clone(self), charge };
         if charged > share.of(self.memory_bytes_max) {
             return Err(self.refuse(self.memory_bytes_max, "not yet committed", RETRY_MEMORY));
         }
-        if charged > share.of(self.room.load(Ordering::SeqCst)) {
+        if charged > share.of(self.room.load(Ordering::Acquire)) {
             let at_bound = self.at_bound.load(Ordering::Relaxed) != 0;
             let retry_after = if at_bound { RETRY_DISK } else { RETRY_SPACE };
             return Err(self.refuse(self.disk_bytes_max, "on disk", retry_after));
@@ -135,7 +133,7 @@ impl Admission {
     }
 
     pub(super) fn charged(&self) -> u64 {
-        self.charged.load(Ordering::SeqCst)
+        self.charged.load(Ordering::Acquire)
     }
 
     pub(super) fn refused(&self) -> u64 {
@@ -145,7 +143,7 @@ impl Admission {
     /// Told by the committer after each change. `at_bound`: no further segment can be made now.
     pub(super) fn publish(&self, room: u64, at_bound: bool) {
         self.at_bound.store(u64::from(at_bound), Ordering::Relaxed);
-        self.room.store(room, Ordering::SeqCst);
+        self.room.store(room, Ordering::Release);
     }
 
     pub(super) fn room(&self) -> u64 {

@@ -89,13 +89,8 @@ impl Committer {
     pub(super) fn publish_room(&mut self) {
         let filling = if self.tail.is_filling() { self.shared.config.segment_bytes } else { 0 };
         self.shared.state.lock().filling_bytes = filling;
-        self.publish_room_less(0);
-    }
-
-    fn publish_room_less(&self, bytes: u64) {
         let at_bound = !self.tail.is_filling() && !self.can_grow();
-        let room = self.available_bytes().saturating_sub(bytes);
-        self.shared.admission.publish(room, at_bound);
+        self.shared.admission.publish(self.available_bytes(), at_bound);
     }
 
     /// Allocated bytes that new records may take.
@@ -278,7 +273,6 @@ impl Committer {
             oldest.walker = None;
             self.upkeep.oldest = Some(oldest);
         }
-        self.publish_room();
         Ok(fits)
     }
 
@@ -291,10 +285,8 @@ impl Committer {
             copies.clear();
             return;
         };
-        let all: u64 = copies.iter().map(|(_, body)| frame(body)).sum();
-        // First it is withdrawn from admission, which lets records in meanwhile.
-        self.publish_room_less(GROUP_OVERHEAD_BYTES + passed_over + all);
-        let room = self.room_for_copies();
+        // No more than is kept for copying at once: what admission lets in meanwhile counts on it.
+        let room = self.room_for_copies().min(self.copy_room_bytes());
         let mut taken = GROUP_OVERHEAD_BYTES + passed_over;
         let fitting = copies.iter().take_while(|(_, body)| {
             taken += frame(body);
