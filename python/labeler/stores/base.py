@@ -1,7 +1,8 @@
 """What a store is: it takes rows in groups, says what became of each, and gives them back by key.
 
 A store that answers `STORED` has made the row durable: the journal forgets it then. Other stores
-join through the entry point group `labeler.stores` (see `registry.py`).
+join through the entry point group `labeler.stores` (see `registry.py`). A store says what happened
+and never waits nor tries again by itself: that is the writer's, for all stores alike.
 """
 
 from __future__ import annotations
@@ -14,18 +15,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from labeler.errors import InvalidRequestError, LabelerError
 
 __all__ = [
     "STORED",
+    "BlockingStore",
     "Outcome",
     "Page",
+    "Problem",
     "Query",
     "Status",
     "Store",
     "StoreContext",
+    "StoreLimits",
+    "StoreRefusedError",
     "StoreUnavailableError",
     "StoreVersionError",
     "StoredRow",
@@ -34,8 +39,42 @@ __all__ = [
 ]
 
 
+Problem = Literal[
+    "outage",
+    "credentials",
+    "clock",
+    "table",
+    "throttled_account",
+    "throttled_table",
+    "throttled_key",
+    "disk",
+    "busy",
+]
+"""Why a store takes nothing now; the name of it in logs and metrics."""
+
+
 class StoreUnavailableError(LabelerError):
-    """The store is out of reach, busy or full: nothing of this call counts; try again later."""
+    """Nothing of this call counts; try again later, `retry_after_s` at the earliest.
+
+    Whatever its `kind`, it is never the fault of a row: no row may be given up for it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: Problem = "outage",
+        retry_after_s: float = 0.0,
+        sequence: int | None = None,
+    ) -> None:
+        """Keep what is wrong, and how long the store asks to be left alone, in s."""
+        super().__init__(message, sequence=sequence)
+        self.kind: Problem = kind
+        self.retry_after_s = retry_after_s
+
+
+class StoreRefusedError(LabelerError):
+    """The call was refused for what it holds, without a word of which row; nothing was written."""
 
 
 class StoreVersionError(LabelerError):
@@ -52,7 +91,9 @@ class Status(Enum):
     SUPERSEDED = "superseded"
     """Not written: a later record of the same journal holds the key, durably."""
     REFUSED = "refused"
-    """The store does not take this row; the others of the write are not touched by it."""
+    """The store will never take this row; the others of the write are not touched by it."""
+    UNPROCESSED = "unprocessed"
+    """Not now: the row's part of the store has too much to do. Try this one again later."""
 
 
 @dataclass(frozen=True)
@@ -129,27 +170,71 @@ class StoreContext:
     settings: Mapping[str, Any]
 
 
-class Store(Protocol):
-    """Where labels end. `write` is called by one thread, reads by another at the same time."""
+@dataclass(frozen=True)
+class StoreLimits:
+    """How many rows one write may hold, and how many writes may be under way at once."""
 
-    def ensure(self) -> None:
+    rows_max: int
+    concurrency_max: int = 1
+
+
+class Store(Protocol):
+    """Where labels end. All of it is called on the control side's event loop, and never blocks it.
+
+    A store whose calls block is a `BlockingStore`; `registry.open_store` gives it threads.
+    """
+
+    @property
+    def limits(self) -> StoreLimits:
+        """The most that `write` is given."""
+
+    async def ensure(self) -> None:
         """Makes what is missing (file, table) and checks what is there. Once, before all else."""
 
-    def write(self, rows: Sequence[StoredRow]) -> Sequence[Outcome]:
+    async def write(self, rows: Sequence[StoredRow]) -> Sequence[Outcome]:
         """Writes rows with distinct keys; one outcome a row, in their order.
 
-        Idempotent: of one journal's records the later number stays, whatever the order of arrival.
-        Errors: `StoreUnavailableError`: no row counts as stored, the whole call may be repeated.
+        Idempotent; no two writes under way hold the same key. Cancelled when it takes too long.
+        Errors: `StoreUnavailableError`, `StoreRefusedError`: no row counts as stored.
         """
 
-    def get(self, robot_id: str, sequence: int) -> StoredRow | None:
-        """The row of a key."""
+    async def confirm_refusal(self) -> None:
+        """Asked before a row is given up: is it the row, and not the store that has changed?
 
-    def list(self, query: Query) -> Page:
+        Errors: `StoreUnavailableError` where the store is not what `ensure` had found.
+        """
+
+    async def get(self, robot_id: str, sequence: int) -> StoredRow | None:
+        """The row of a key, with all that was confirmed before."""
+
+    async def list(self, query: Query) -> Page:
         """One page. Errors: `InvalidRequestError` for a page token that is not this query's."""
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Releases files and connections. Idempotent."""
+
+
+class BlockingStore(Protocol):
+    """The same as plain calls: writes come from one thread, reads from another at the same time."""
+
+    @property
+    def limits(self) -> StoreLimits:
+        """As `Store.limits`; `concurrency_max` is 1."""
+
+    def ensure(self) -> None:
+        """As `Store.ensure`."""
+
+    def write(self, rows: Sequence[StoredRow]) -> Sequence[Outcome]:
+        """As `Store.write`; of one journal's records the later number stays, whatever the order."""
+
+    def get(self, robot_id: str, sequence: int) -> StoredRow | None:
+        """As `Store.get`."""
+
+    def list(self, query: Query) -> Page:
+        """As `Store.list`."""
+
+    def close(self) -> None:
+        """As `Store.close`."""
 
 
 _TOKEN = struct.Struct(">BIQ")

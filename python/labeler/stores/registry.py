@@ -1,17 +1,19 @@
 """Finds stores by name: the built-in ones, and those that other packages add as entry points.
 
-An entry point of the group `labeler.stores` names a function from `StoreContext` to `Store`. A
-store's module is imported only when it is chosen.
+An entry point of the group `labeler.stores` names a function from `StoreContext` to a `Store`, or
+to a `BlockingStore`. A store's module is imported only when it is chosen.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import cast
 
-from labeler.stores.base import Store, StoreContext
+from labeler.stores.base import BlockingStore, Store, StoreContext
+from labeler.stores.blocking import Threaded
 
 __all__ = ["GROUP", "names", "open_store"]
 
@@ -33,4 +35,7 @@ def open_store(name: str, context: StoreContext) -> Store:
         make = getattr(importlib.import_module(module), function)
     else:
         make = entry_points(group=GROUP)[name].load()
-    return cast(Callable[[StoreContext], Store], make)(context)
+    store = cast(Callable[[StoreContext], Store | BlockingStore], make)(context)
+    if inspect.iscoroutinefunction(store.write):
+        return cast(Store, store)
+    return Threaded(cast(BlockingStore, store))

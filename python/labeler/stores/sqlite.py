@@ -28,6 +28,7 @@ from labeler.stores.base import (
     Status,
     StoreContext,
     StoredRow,
+    StoreLimits,
     StoreUnavailableError,
     StoreVersionError,
     decode_page_token,
@@ -118,6 +119,11 @@ class SqliteStore:
         self._reader: sqlite3.Connection | None = None
         self._write_lock = threading.Lock()
         self._read_lock = threading.Lock()
+
+    @property
+    def limits(self) -> StoreLimits:
+        """One write at a time: SQLite has one writer."""
+        return StoreLimits(rows_max=2500)
 
     def ensure(self) -> None:
         """Opens the file, makes the table. Errors: `DiskError`, `StoreVersionError`."""
