@@ -11,9 +11,9 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from labeler.errors import (
     ForkedError,
@@ -25,6 +25,7 @@ from labeler.errors import (
     StoppedError,
     UnavailableError,
 )
+from labeler.loop import LoopThread
 from labeler.stores.base import Query, Store, StoredRow, StoreUnavailableError
 
 __all__ = ["Control", "ControlSide"]
@@ -40,6 +41,7 @@ _STORED = 3
 """`labeler.v1.Durability`: what the store gives back is stored."""
 
 Answer = dict[str, Any]
+_Result = TypeVar("_Result")
 
 
 class ControlSide(Protocol):
@@ -85,9 +87,9 @@ class _Request:
 class Control:
     """Two threads: one takes and reads, one operates on models."""
 
-    def __init__(self, core: ControlSide, store: Store) -> None:
-        """Only stores what it is given."""
-        self._core, self._store = core, store
+    def __init__(self, core: ControlSide, store: Store, loop: LoopThread) -> None:
+        """Only stores what it is given; the store is asked on the loop."""
+        self._core, self._store, self._loop = core, store, loop
         self._operations: queue.Queue[_Request | None] = queue.Queue(_OPERATIONS_MAX)
         self._threads = [
             threading.Thread(target=self._take, name="labeler-control", daemon=True),
@@ -168,7 +170,7 @@ class Control:
     def _perform(self, request: _Request) -> Answer:
         kind, body = request.kind, request.body
         if kind == "get":
-            return self._get(body["robot_id"], body["sequence"])
+            return self._get(body["robot_id"], body["sequence"], request.left_ms)
         if kind == "list":
             return self._list(body, request.left_ms)
         if kind == "load_model":
@@ -181,8 +183,8 @@ class Control:
             return {"models": [dict(model) for model in self._core.list_models()]}
         raise InvalidRequestError(f"control request {kind!r} is not known here")
 
-    def _get(self, robot_id: str, sequence: int) -> Answer:
-        row = self._store.get(robot_id, sequence)
+    def _get(self, robot_id: str, sequence: int, left_ms: int) -> Answer:
+        row = self._ask(self._store.get(robot_id, sequence), left_ms)
         if row is None:
             missing = _error("label_not_found", f"no label {sequence} of {robot_id!r}")
             return {**missing, "robot_id": robot_id, "sequence": sequence}
@@ -198,9 +200,15 @@ class Control:
             to_unix_us=body["to_unix_us"],
             timeout_ms=max(1, left_ms),
         )
-        page = self._store.list(query)
+        page = self._ask(self._store.list(query), left_ms)
         labels = [_stored_label(row) for row in page.rows]
         return {"labels": labels, "next_page_token": page.next_page_token}
+
+    def _ask(self, reading: Coroutine[Any, Any, _Result], left_ms: int) -> _Result:
+        try:
+            return self._loop.call(reading, max(1, left_ms) / 1000)
+        except TimeoutError as error:
+            raise StoreUnavailableError(f"the store did not answer in {left_ms} ms") from error
 
 
 def _stored_label(row: StoredRow) -> dict[str, Any]:

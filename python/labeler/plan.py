@@ -11,7 +11,20 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-__all__ = ["ServicePlan"]
+__all__ = ["ServicePlan", "WriterLimits"]
+
+
+@dataclass(frozen=True)
+class WriterLimits:
+    """Settings `writer.*`."""
+
+    rows_max: int
+    linger_ms: int
+    retry_ms_min: int
+    retry_ms_max: int
+    write_timeout_ms: int
+    held_rows_max: int
+    concurrency_max: int
 
 
 @dataclass(frozen=True)
@@ -28,10 +41,8 @@ class ServicePlan:
     admin_address: str
     store: str
     store_settings: Mapping[str, Any]
-    writer_rows_max: int
-    writer_linger_ms: int
-    writer_retry_ms_min: int
-    writer_retry_ms_max: int
+    writer: WriterLimits
+    dead_letters_max: int
     drain_budget_ms: int
     drain_lame_duck_ms: int
     threads: int
@@ -44,4 +55,5 @@ class ServicePlan:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """What `to_json` wrote."""
-        return cls(**json.loads(text))
+        fields = json.loads(text)
+        return cls(**{**fields, "writer": WriterLimits(**fields["writer"])})

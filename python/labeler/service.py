@@ -12,8 +12,8 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from labeler._core import (
     version,
 )
 from labeler.control import Control
+from labeler.loop import LoopThread
 from labeler.plan import ServicePlan
 from labeler.stores.base import Store, StoreContext
 from labeler.stores.registry import open_store
@@ -36,7 +37,9 @@ from labeler.telemetry.admin import AdminServer
 from labeler.telemetry.logs import LogSink, resolve_format
 from labeler.telemetry.prometheus import Exposition
 from labeler.telemetry.status import StatusWindow
-from labeler.writer import Writer, WriterLimits
+from labeler.writer import Writer
+from labeler.writer.dead_letters import DeadLetters
+from labeler.writer.graveyard import Buried
 
 __all__ = [
     "build_info",
@@ -52,12 +55,13 @@ _log = logging.getLogger(__name__)
 
 _STOP_S = 2.0
 """For the steps after the writer's drain; of a short budget a quarter."""
+_ENSURE_S = 60.0
+"""For a store to be opened: a database that another process holds, a table that is asked for."""
 
 
 @dataclass(frozen=True)
 class _Parts:
     engine: Engine
-    store: Store
     writer: Writer
     control: Control
     admin: AdminServer
@@ -95,34 +99,37 @@ def _start(plan: ServicePlan, sink: LogSink, undo: ExitStack) -> _Parts:
     admin = AdminServer(plan.admin_address)  # bound, not yet answering
     undo.callback(admin.stop)
     state_dir.check(Path(plan.state_dir))
-    store = _open_store(plan)
-    undo.callback(store.close)
-    store.ensure()  # labels have an end before one is made
+    store, loop = _open_store(plan, undo)  # labels have an end before one is made
     # The core takes SIGINT as it takes SIGTERM; Python's own handler would raise in between.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     engine = Engine.start(plan.core)  # recovers, loads, warms; opens the port last
     undo.callback(engine.stop)  # runs before the store closes: confirmations stop first
-    writer = Writer(engine, store, _writer_limits(plan), random.Random())
+    letters = Buried(DeadLetters(Path(plan.state_dir)), plan.store, plan.dead_letters_max)
+    undo.callback(letters.close)
+    writer = Writer(engine, store, letters, loop, plan.writer, random.Random())
     undo.callback(writer.stop, _STOP_S)
-    control = Control(engine, store)
+    control = Control(engine, store, loop)
     writer.start()
     control.start()
     reading = _Reading(engine, writer, sink)
     admin.start(Exposition(reading), StatusWindow(reading))
-    return _Parts(engine, store, writer, control, admin)
+    return _Parts(engine, writer, control, admin)
 
 
-def _open_store(plan: ServicePlan) -> Store:
-    return open_store(plan.store, StoreContext(Path(plan.state_dir), plan.store_settings))
+def _open_store(plan: ServicePlan, undo: ExitStack) -> tuple[Store, LoopThread]:
+    """The store, ready, and the event loop that it lives on."""
+    loop = LoopThread()
+    undo.callback(loop.stop, _STOP_S)
+    store = open_store(plan.store, StoreContext(Path(plan.state_dir), plan.store_settings))
+    undo.callback(_close_store, store, loop)
+    loop.call(store.ensure(), _ENSURE_S)
+    return store, loop
 
 
-def _writer_limits(plan: ServicePlan) -> WriterLimits:
-    return WriterLimits(
-        rows_max=plan.writer_rows_max,
-        linger_ms=plan.writer_linger_ms,
-        retry_ms_min=plan.writer_retry_ms_min,
-        retry_ms_max=plan.writer_retry_ms_max,
-    )
+def _close_store(store: Store, loop: LoopThread) -> None:
+    """A store that hangs is left behind: what it has not confirmed is in the journal."""
+    with suppress(TimeoutError):
+        loop.call(store.close(), _STOP_S)
 
 
 def _announce(plan: ServicePlan, parts: _Parts) -> None:
@@ -190,8 +197,8 @@ class _Reading:
     def stages(self) -> Sequence[Mapping[str, Any]]:
         return self._engine.stages()
 
-    def writer(self) -> Mapping[str, int]:
-        return asdict(self._writer.stats())
+    def writer(self) -> Mapping[str, Any]:
+        return self._writer.stats().as_dict()
 
     def build(self) -> Mapping[str, str]:
         return self._build

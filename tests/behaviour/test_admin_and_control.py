@@ -15,7 +15,9 @@ import pytest
 
 from labeler.control import Control
 from labeler.errors import ConfigError, InUseError, ModelInvalidError, StoppedError
-from labeler.stores.base import Page, Query, StoredRow, StoreUnavailableError
+from labeler.loop import LoopThread
+from labeler.stores.base import Outcome, Page, Query, StoredRow, StoreLimits, StoreUnavailableError
+from labeler.stores.blocking import Threaded
 from labeler.stores.sqlite import SqliteStore
 from labeler.telemetry.admin import AdminServer
 
@@ -171,8 +173,15 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 
 @pytest.fixture
-def control(core: Core, store: SqliteStore) -> Iterator[Control]:
-    control = Control(core, store)
+def loop() -> Iterator[LoopThread]:
+    thread = LoopThread()
+    yield thread
+    assert thread.stop(20)
+
+
+@pytest.fixture
+def control(core: Core, store: SqliteStore, loop: LoopThread) -> Iterator[Control]:
+    control = Control(core, Threaded(store), loop)
     control.start()
     yield control
     core.stopped = True
@@ -182,6 +191,17 @@ def control(core: Core, store: SqliteStore) -> Iterator[Control]:
 
 class SlowStore:
     """A store whose pages take their whole time, and a little more."""
+
+    limits = StoreLimits(rows_max=1)
+
+    def ensure(self) -> None:
+        raise NotImplementedError
+
+    def write(self, rows: Sequence[StoredRow]) -> Sequence[Outcome]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
 
     def __init__(self) -> None:
         self.lists: list[Query] = []
@@ -254,11 +274,11 @@ def test_a_fault_answers_internal_and_the_next_request_is_served(
     assert "label" in core.ask("get", robot_id="r", sequence=1)
 
 
-def test_pages_whose_callers_have_left_are_not_computed(core: Core) -> None:
+def test_pages_whose_callers_have_left_are_not_computed(core: Core, loop: LoopThread) -> None:
     store = SlowStore()
     for _ in range(8):
         ask_list(core, wait=False, deadline_ms=200)
-    control = Control(core, store)  # type: ignore[arg-type]
+    control = Control(core, Threaded(store), loop)
     control.start()
     assert core.ask("get", robot_id="r", sequence=1)["error"] == "label_not_found"
     core.stopped = True

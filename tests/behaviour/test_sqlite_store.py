@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import sqlite3
@@ -223,6 +224,6 @@ def test_a_closed_store_says_so_and_closes_again(store: SqliteStore) -> None:
 def test_the_registry_opens_the_embedded_store_in_the_state_directory(tmp_path: Path) -> None:
     assert "sqlite" in names()
     store = open_store("sqlite", StoreContext(tmp_path, {"path": ""}))
-    store.ensure()
-    store.close()
+    asyncio.run(store.ensure())
+    asyncio.run(store.close())
     assert (tmp_path / "labels.sqlite3").exists()

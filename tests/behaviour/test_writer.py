@@ -8,126 +8,106 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from labeler.errors import StoppedError
-from labeler.stores.base import Outcome, Query, Status, StoredRow, StoreUnavailableError
+from labeler.loop import LoopThread
+from labeler.stores.base import (
+    Outcome,
+    Problem,
+    Query,
+    Status,
+    StoredRow,
+    StoreLimits,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+from labeler.stores.blocking import Threaded
 from labeler.stores.sqlite import SqliteStore
 from labeler.writer import Writer, WriterLimits
-from labeler.writer.aside import Aside
-from labeler.writer.backoff import Backoff
-from labeler.writer.plan import plan, settle
-
-Record = tuple[Any, ...]
+from tests.support.journaled import Journaled, stored_row
 
 LIMITS = WriterLimits(
     rows_max=50,
     linger_ms=0,
     retry_ms_min=1,
     retry_ms_max=4,
+    write_timeout_ms=10_000,
+    held_rows_max=10_000,
+    concurrency_max=16,
 )
 
 
-def row(number: int, sequence: int) -> StoredRow:
-    return StoredRow(
-        robot_id="robot-1",
-        sequence=sequence,
-        label=f"label-{number}",
-        index=0,
-        confidence=0.5,
-        model="wall-following",
-        version="1",
-        source=1,
-        labeled_at_unix_us=number,
-        captured_at_unix_us=0,
-        sku="",
-        instance_id="instance",
-        journal_id="journal",
-        journal_number=number,
-    )
+class Letters:
+    """A graveyard in memory that can be full."""
 
+    def __init__(self) -> None:
+        self.letters: dict[int, str] = {}
+        self.full = False
 
-def record(number: int, sequence: int | None = None) -> Record:
-    """A journal record as the core hands it out."""
-    return tuple(row(number, number if sequence is None else sequence))
-
-
-class Core:
-    """The border: records are given once, in order; confirmations are collected."""
-
-    def __init__(self, records: Sequence[Record]) -> None:
-        self._records = list(records)
-        self._changed = threading.Condition()
-        self.confirmed: dict[int, str] = {}
-        self.stopped = False
-        self.takes: list[int] = []
-
-    def take_records(self, rows_max: int, bytes_max: int, timeout_ms: int) -> Sequence[Record]:
-        with self._changed:
-            if self.stopped:
-                raise StoppedError("the engine is stopped")
-            if not self._records:
-                self._changed.wait(timeout_ms / 1000)
-            taken, self._records = self._records[:rows_max], self._records[rows_max:]
-            self.takes.append(len(taken))
-            return taken
-
-    def confirm(self, numbers: Sequence[int], outcome: str) -> None:
-        with self._changed:
-            assert not self.confirmed.keys() & set(numbers), "each record is confirmed once"
-            self.confirmed.update(dict.fromkeys(numbers, outcome))
-            self._changed.notify_all()
-
-    def add(self, late: Record) -> None:
-        with self._changed:
-            self._records.append(late)
-            self._changed.notify_all()
-
-    def wait_until(self, condition: Callable[[], bool]) -> None:
-        with self._changed:
-            assert self._changed.wait_for(condition, timeout=20)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Waits for a condition that nobody announces, up to a deadline."""
-    for _ in range(4000):
-        if condition():
-            return
-        threading.Event().wait(0.005)
-    raise AssertionError("the condition did not come true in time")
+    async def bury(self, row: StoredRow, reason: str) -> None:
+        if self.full:
+            raise StoreUnavailableError("no room for dead letters", kind="disk")
+        self.letters[row.journal_number] = reason
 
 
 class Flaky:
     """A store that fails as told before it lets the real one work."""
+
+    limits = StoreLimits(rows_max=50)
 
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
         self.failures: list[BaseException] = []
         self.fail_after_commit: list[BaseException] = []
         self.refuse: set[int] = set()
-        self.writes = 0
+        self.poison: set[int] = set()
+        self.give_back: set[str] = set()
+        self.hang: threading.Event | None = None
+        self.sizes: list[int] = []
+        self.written: Counter[int] = Counter()
 
     def write(self, rows: Sequence[StoredRow]) -> Sequence[Outcome]:
-        self.writes += 1
+        self.sizes.append(len(rows))
         assert len({item.key for item in rows}) == len(rows), "keys of a write are distinct"
         if self.failures:
-            raise self.failures.pop()
-        good = [item for item in rows if item.journal_number not in self.refuse]
+            raise self.failures.pop(0)
+        if self.hang:
+            self.hang.wait(20)
+        if any(item.journal_number in self.poison for item in rows):
+            raise StoreRefusedError("one of them is not right")
+        good = [
+            item
+            for item in rows
+            if item.journal_number not in self.refuse and item.robot_id not in self.give_back
+        ]
         done = dict(zip([item.key for item in good], self.store.write(good), strict=True))
+        self.written.update(item.journal_number for item in good)
         if self.fail_after_commit:
             raise self.fail_after_commit.pop()
-        refusal = Outcome(Status.REFUSED, "not today")
-        return [done.get(item.key, refusal) for item in rows]
+        return [done.get(item.key) or self._told(item) for item in rows]
+
+    def _told(self, row: StoredRow) -> Outcome:
+        if row.robot_id in self.give_back:
+            return Outcome(Status.UNPROCESSED)
+        return Outcome(Status.REFUSED, "not today")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Waits for a condition that nobody announces, up to a deadline."""
+    for _ in range(4000):
+        if condition():
+            return
+        threading.Event().wait(0.005)
+    raise AssertionError("the condition did not come true in time")
 
 
 @pytest.fixture
@@ -139,50 +119,94 @@ def flaky(tmp_path: Path) -> Iterator[Flaky]:
     store.close()
 
 
-def deliver(core: Core, store: Flaky, numbers: set[int], limits: WriterLimits = LIMITS) -> Writer:
-    """Runs a writer until exactly these records are confirmed."""
-    writer = Writer(core, store, limits, random.Random(7))
-    writer.start()
-    try:
+@pytest.fixture
+def loop() -> Iterator[LoopThread]:
+    thread = LoopThread()
+    yield thread
+    assert thread.stop(20)
+
+
+@pytest.fixture
+def letters() -> Letters:
+    return Letters()
+
+
+class Delivery:
+    """Writers of one store, stopped at the end of the test."""
+
+    def __init__(self, store: Flaky, letters: Letters, loop: LoopThread) -> None:
+        self._store, self._letters, self._loop = store, letters, loop
+        self.writers: list[Writer] = []
+
+    def __call__(self, core: Journaled, **limits: int) -> Writer:
+        """A writer that runs."""
+        mine = replace(LIMITS, **limits)
+        store = Threaded(self._store)
+        writer = Writer(core, store, self._letters, self._loop, mine, random.Random(7))
+        writer.start()
+        self.writers.append(writer)
+        return writer
+
+    def of_all(self, core: Journaled, numbers: set[int], **limits: int) -> Writer:
+        """One that has run until exactly these records were confirmed."""
+        writer = self(core, **limits)
         core.wait_until(lambda: core.confirmed.keys() >= numbers)
-    finally:
         assert writer.stop(20)
-    assert core.confirmed.keys() == numbers
-    return writer
+        assert core.confirmed.keys() == numbers
+        return writer
 
 
-def test_every_record_is_stored_and_confirmed_in_writes_of_at_most_rows_max(flaky: Flaky) -> None:
-    core = Core([record(n) for n in range(1, 176)])
-    writer = deliver(core, flaky, set(range(1, 176)))
-    assert max(core.takes) == 50
+@pytest.fixture
+def deliver(flaky: Flaky, letters: Letters, loop: LoopThread) -> Iterator[Delivery]:
+    delivery = Delivery(flaky, letters, loop)
+    yield delivery
+    assert all(writer.stop(20) for writer in delivery.writers)
+
+
+def rows(count: int) -> list[StoredRow]:
+    return [stored_row(n) for n in range(1, count + 1)]
+
+
+def test_every_record_is_stored_and_confirmed_in_writes_of_at_most_rows_max(
+    flaky: Flaky, deliver: Delivery
+) -> None:
+    core = Journaled(rows(175))
+    writer = deliver.of_all(core, set(range(1, 176)))
     assert len(flaky.list(Query("robot-1", page_size=1000)).rows) == 175
+    assert max(flaky.sizes) <= 50
     assert writer.stats().rows_total == 175
-    assert writer.stats().batches_total == 4
+    assert writer.stats().batches_total == len(flaky.sizes)
 
 
-def test_of_one_key_the_later_record_is_stored_and_the_others_are_superseded(flaky: Flaky) -> None:
-    core = Core([record(1, 7), record(2, 7), record(3, 8), record(4, 7)])
-    deliver(core, flaky, {1, 2, 3, 4})
+def test_of_one_key_the_later_record_is_stored_and_the_others_are_superseded(
+    flaky: Flaky, deliver: Delivery
+) -> None:
+    core = Journaled([stored_row(n, sequence) for n, sequence in enumerate((7, 7, 8, 7), start=1)])
+    deliver.of_all(core, {1, 2, 3, 4})
     assert core.confirmed == {1: "superseded", 2: "superseded", 3: "stored", 4: "stored"}
     found = flaky.get("robot-1", 7)
     assert found.journal_number == 4
     assert (found.instance_id, found.journal_id) == ("instance", "journal")
 
 
-def test_an_outage_loses_nothing_and_is_counted(flaky: Flaky) -> None:
-    flaky.failures = [StoreUnavailableError("down") for _ in range(5)]
-    core = Core([record(n) for n in range(1, 61)])
-    writer = deliver(core, flaky, set(range(1, 61)))
-    assert writer.stats().failures_total == 5
-    assert writer.stats().retries_total == 5
-    assert writer.stats().crashes_total == 0
+def test_an_outage_loses_nothing_and_is_counted_by_its_kind(
+    flaky: Flaky, deliver: Delivery
+) -> None:
+    kinds: list[Problem] = ["credentials", "clock", "table", "outage", "disk"]
+    flaky.failures = [StoreUnavailableError("down", kind=kind) for kind in kinds]
+    core = Journaled(rows(60))
+    writer = deliver.of_all(core, set(range(1, 61)))
+    stats = writer.stats()
+    assert (stats.failures_total, stats.crashes_total) == (5, 0)
+    assert stats.retries_total >= 5
+    assert {kind: stats.problems[kind] for kind in kinds} == dict.fromkeys(kinds, 1)
+    assert (stats.problem, stats.failing_us, stats.dead_total) == ("", 0, 0)
 
 
-def test_a_fault_in_the_store_does_not_end_the_writer(flaky: Flaky) -> None:
-    # `threading` lets a thread end by `SystemExit` without a word.
+def test_a_fault_in_the_store_does_not_end_the_writer(flaky: Flaky, deliver: Delivery) -> None:
+    # `threading` lets a thread end by `SystemExit` without a word, and an event loop ends by it.
     flaky.failures = [ZeroDivisionError("a fault"), MemoryError(), SystemExit(3)]
-    core = Core([record(n) for n in range(1, 11)])
-    writer = deliver(core, flaky, set(range(1, 11)))
+    writer = deliver.of_all(Journaled(rows(10)), set(range(1, 11)))
     assert writer.stats().crashes_total == 3
 
 
@@ -190,154 +214,160 @@ class CorePanicError(BaseException):
     """As the core's panics come up: no `Exception`."""
 
 
-@pytest.mark.parametrize("where", ["store", "core"])
-def test_a_panic_does_not_end_the_writer_in_silence(flaky: Flaky, where: str) -> None:
+@pytest.mark.parametrize("where", ["write", "take_records", "confirm"])
+def test_a_panic_does_not_end_the_writer_in_silence(
+    flaky: Flaky, deliver: Delivery, where: str
+) -> None:
     """Case W56: a thread that ended would deliver nothing more, and nobody would know."""
-    core = Core([record(n) for n in range(1, 11)])
-    if where == "store":
-        flaky.failures = [CorePanicError("a panic"), SystemExit(1)]
+    core = Journaled(rows(10))
+    panics: list[BaseException] = [CorePanicError("a panic"), SystemExit(1)]
+    if where == "write":
+        flaky.failures = panics
     else:
-        take, panics = core.take_records, [CorePanicError("a panic"), SystemExit(1)]
+        real = getattr(core, where)
 
-        def panicking(rows_max: int, bytes_max: int, timeout_ms: int) -> Sequence[Record]:
+        def panicking(*arguments: Any) -> Any:
             if panics:
                 raise panics.pop()
-            return take(rows_max, bytes_max, timeout_ms)
+            return real(*arguments)
 
-        core.take_records = panicking  # type: ignore[method-assign]
-    writer = deliver(core, flaky, set(range(1, 11)))
+        setattr(core, where, panicking)
+    writer = deliver(core)
+    until(lambda: writer.stats().crashes_total >= 1)
+    core.add(stored_row(11))
+    until(lambda: not panics)
+    core.add(stored_row(12))
+    core.wait_until(lambda: len(core.confirmed) == 12)
     assert writer.stats().crashes_total == 2
 
 
-def test_a_drain_ends_the_back_off_that_is_under_way(flaky: Flaky) -> None:
+def test_a_drain_ends_the_back_off_that_is_under_way(flaky: Flaky, deliver: Delivery) -> None:
     """Case W58: the store may be back by now."""
-    flaky.failures = [StoreUnavailableError("down")]
-    core = Core([record(n) for n in range(1, 11)])
-    hours = replace(LIMITS, retry_ms_min=3_600_000, retry_ms_max=3_600_000)
-    writer = Writer(core, flaky, hours, random.Random(7))
-    writer.start()
+    flaky.failures = [StoreUnavailableError("down") for _ in range(3)]
+    core = Journaled(rows(10))
+    writer = deliver(core, retry_ms_min=3_600_000, retry_ms_max=3_600_000)
     until(lambda: writer.stats().failures_total == 1)
     assert writer.drain(20, lambda: len(core.confirmed) == 10)
-    assert writer.stop(20)
 
 
-def test_a_lost_reply_of_the_store_is_written_again_to_the_same_rows(flaky: Flaky) -> None:
+def test_a_lost_reply_of_the_store_is_written_again_to_the_same_rows(
+    flaky: Flaky, deliver: Delivery
+) -> None:
     flaky.fail_after_commit = [StoreUnavailableError("the reply was lost")]
-    core = Core([record(n) for n in range(1, 11)])
-    deliver(core, flaky, set(range(1, 11)))
+    core = Journaled(rows(10))
+    deliver.of_all(core, set(range(1, 11)))
     assert set(core.confirmed.values()) == {"stored"}
     assert len(flaky.list(Query("robot-1")).rows) == 10
 
 
-def test_a_refused_row_is_tried_again_while_the_others_go_on(flaky: Flaky) -> None:
+def test_a_refused_row_is_a_dead_letter_and_the_others_go_on(
+    flaky: Flaky, deliver: Delivery, letters: Letters
+) -> None:
     flaky.refuse = {5}
-    core = Core([record(n) for n in range(1, 11)])
-    writer = Writer(core, flaky, LIMITS, random.Random(7))
-    writer.start()
+    core = Journaled(rows(10))
+    writer = deliver.of_all(core, set(range(1, 11)))
+    assert letters.letters == {5: "not today"}
+    assert [n for n in core.confirmed if core.confirmed[n] != "stored"] == [5]
+    assert core.confirmed[5] == "dead"
+    assert writer.stats().dead_total == 1
+
+
+@pytest.mark.parametrize(
+    "culprits", [{1}, {13}, {25}, {1, 25}, {12, 13}, set(range(1, 26))], ids=str
+)
+def test_a_refused_batch_is_halved_until_its_culprits_stand_alone(
+    flaky: Flaky, deliver: Delivery, letters: Letters, culprits: set[int]
+) -> None:
+    """Case W06, at each place of a batch: at most about ten more calls for each bad record."""
+    flaky.poison = culprits
+    core = Journaled(rows(100))
+    writer = deliver.of_all(core, set(range(1, 101)), rows_max=25)
+    assert letters.letters.keys() == culprits
+    assert {n for n, outcome in core.confirmed.items() if outcome == "dead"} == culprits
+    assert len(flaky.list(Query("robot-1", page_size=1000)).rows) == 100 - len(culprits)
+    assert writer.stats().writes_total <= 4 + 10 * len(culprits)
+
+
+def test_a_refused_row_without_room_for_dead_letters_waits_and_loses_nothing(
+    flaky: Flaky, deliver: Delivery, letters: Letters
+) -> None:
+    flaky.refuse, letters.full = {5}, True
+    core = Journaled(rows(10))
+    writer = deliver(core)
     core.wait_until(lambda: len(core.confirmed) == 9)
+    until(lambda: writer.stats().problems["disk"] >= 2)
     assert 5 not in core.confirmed
-    flaky.refuse = set()
-    core.wait_until(lambda: len(core.confirmed) == 10)
-    assert writer.stop(20)
-    assert core.confirmed[5] == "stored"
-    assert writer.stats().refused_total >= 1
-    assert writer.stats().aside_rows == 0
+    letters.full = False
+    core.wait_until(lambda: core.confirmed.get(5) == "dead")
+    assert letters.letters == {5: "not today"}
 
 
-def test_a_later_record_supersedes_a_refused_one_of_its_key(flaky: Flaky) -> None:
-    flaky.refuse = {1}
-    core = Core([record(1, 7)])
-    writer = Writer(core, flaky, LIMITS, random.Random(7))
-    writer.start()
-    until(lambda: writer.stats().aside_rows == 1)
-    core.add(record(2, 7))
-    core.wait_until(lambda: len(core.confirmed) == 2)
-    assert writer.stop(20)
+def test_a_row_that_the_store_gives_back_waits_with_its_robot_and_nobody_else_does(
+    flaky: Flaky, deliver: Delivery
+) -> None:
+    """Case W10: a hot key; what was written is never written again."""
+    flaky.give_back = {"hot"}
+    cool = rows(100)
+    hot = [stored_row(n, n, "hot") for n in range(101, 121)]
+    core = Journaled([*cool, *hot])
+    writer = deliver(core)
+    core.wait_until(lambda: len(core.confirmed) == 100)
+    until(lambda: writer.stats().unprocessed_total >= 30)
+    stats = writer.stats()
+    assert (stats.waiting_robots, stats.waiting_rows + stats.writes_under_way >= 20) == (1, True)
+    core.add(stored_row(121), stored_row(122, 122, "hot"))
+    core.wait_until(lambda: 121 in core.confirmed)
+    flaky.give_back = set()
+    core.wait_until(lambda: len(core.confirmed) == 122)
+    until(lambda: not writer.stats().waiting_robots)
+    assert max(flaky.written.values()) == 1
+
+
+def test_a_later_record_supersedes_one_that_waits(flaky: Flaky, deliver: Delivery) -> None:
+    """Case W34: v1 held back while v2 of the key arrives; two writes of the key at most."""
+    flaky.give_back = {"robot-1"}
+    core = Journaled([stored_row(1, 7)])
+    writer = deliver(core, retry_ms_min=3_600_000, retry_ms_max=3_600_000)
+    until(lambda: writer.stats().waiting_rows == 1)
+    core.add(stored_row(2, 7))
+    until(lambda: writer.stats().held_rows == 2)
+    flaky.give_back = set()
+    assert writer.drain(20, lambda: len(core.confirmed) == 2)
     assert core.confirmed == {1: "superseded", 2: "stored"}
+    assert flaky.written == {2: 1}
 
 
-def test_refused_rows_are_bounded_by_taking_no_more(flaky: Flaky) -> None:
-    flaky.refuse = set(range(1, 1001))
-    core = Core([record(n) for n in range(1, 1001)])
-    writer = Writer(core, flaky, LIMITS, random.Random(7))
-    writer.start()
-    until(lambda: flaky.writes >= 40)
-    assert writer.stop(20)
-    assert writer.stats().aside_rows <= 5 * LIMITS.rows_max
+def test_held_rows_are_bounded_by_taking_no_more(flaky: Flaky, deliver: Delivery) -> None:
+    flaky.give_back = {"robot-1"}
+    core = Journaled(rows(1000))
+    writer = deliver(core, held_rows_max=100)
+    until(lambda: writer.stats().unprocessed_total >= 60)
+    assert writer.stats().held_rows <= 100
+    flaky.give_back = set()
+    core.wait_until(lambda: len(core.confirmed) == 1000)
 
 
-def test_writes_of_one_row_try_refused_rows_again_and_deliver_the_others(flaky: Flaky) -> None:
-    flaky.refuse = set(range(1, 5))
-    core = Core([record(n) for n in range(1, 9)])
-    writer = Writer(core, flaky, replace(LIMITS, rows_max=1), random.Random(7))
-    writer.start()
-    until(lambda: writer.stats().refused_total >= 8)
-    flaky.refuse = set()
-    core.wait_until(lambda: len(core.confirmed) == 8)
-    assert writer.stop(20)
-    assert set(core.confirmed.values()) == {"stored"}
+def test_a_write_that_hangs_is_given_up_and_tried_again(flaky: Flaky, deliver: Delivery) -> None:
+    """Case W56: an await that never returns holds no other writer for ever."""
+    release = threading.Event()
+    flaky.hang = release
+    core = Journaled(rows(10))
+    writer = deliver(core, write_timeout_ms=20)
+    until(lambda: writer.stats().failures_total >= 2)
+    assert "did not end within 20 ms" in writer.stats().problem
+    release.set()
+    core.wait_until(lambda: len(core.confirmed) == 10)
 
 
-def test_a_drain_ends_when_all_is_delivered_and_else_with_its_budget(flaky: Flaky) -> None:
-    core = Core([record(n) for n in range(1, 101)])
-    writer = Writer(core, flaky, LIMITS, random.Random(7))
-    writer.start()
+def test_a_drain_ends_when_all_is_delivered_and_else_with_its_budget(deliver: Delivery) -> None:
+    core = Journaled(rows(100))
+    writer = deliver(core)
     assert writer.drain(20, lambda: len(core.confirmed) == 100)
     assert not writer.drain(0.05, lambda: False)
-    assert writer.stop(20)
 
 
-def test_the_writer_ends_with_the_engine(flaky: Flaky) -> None:
-    core = Core([])
-    writer = Writer(core, flaky, LIMITS, random.Random(7))
-    writer.start()
+def test_the_writer_ends_with_the_engine(deliver: Delivery) -> None:
+    core = Journaled([])
+    writer = deliver(core)
     core.stopped = True
     until(lambda: not writer.is_alive())
-
-
-@given(st.lists(st.integers(1, 6), max_size=40))
-def test_a_plan_settles_every_record_once_and_keeps_the_latest(sequences: list[int]) -> None:
-    rows = [row(number, sequence) for number, sequence in enumerate(sequences, start=1)]
-    planned = plan(reversed(rows))
-    done = settle(planned, [Outcome(Status.STORED)] * len(planned.rows))
-    assert sorted([*done.stored, *done.superseded]) == list(range(1, len(rows) + 1))
-    latest = {item.sequence: item.journal_number for item in rows}
-    assert sorted(done.stored) == sorted(latest.values())
-
-
-def test_a_refused_row_settles_nothing_of_its_key() -> None:
-    planned = plan([row(1, 7), row(2, 7), row(3, 8)])
-    done = settle(planned, [Outcome(Status.REFUSED, "no"), Outcome(Status.STORED)])
-    assert (done.stored, done.superseded) == ([3], [])
-    assert done.refused == [([row(1, 7), row(2, 7)], "no")]
-
-
-def test_a_row_that_the_store_has_newer_is_superseded_with_what_it_replaces() -> None:
-    done = settle(plan([row(1, 7), row(2, 7)]), [Outcome(Status.SUPERSEDED)])
-    assert (done.stored, sorted(done.superseded)) == ([], [1, 2])
-
-
-def test_the_back_off_doubles_to_its_bound_and_draws_from_zero() -> None:
-    backoff = Backoff(0.05, 5.0, random.Random(1))
-    bounds, draws = [], []
-    for _ in range(2000):
-        bounds.append(backoff.bound_s())
-        draws.append(backoff.next_s())
-    assert bounds[:4] == [0.05, 0.1, 0.2, 0.4]
-    assert bounds[-1] == 5.0
-    assert all(0 <= draw <= bound for draw, bound in zip(draws, bounds, strict=True))
-    assert min(draws[100:]) < 0.5
-    assert max(draws[100:]) > 4.5
-    backoff.reset()
-    assert backoff.bound_s() == 0.05
-
-
-def test_a_refused_row_waits_longer_each_time() -> None:
-    aside = Aside(0.05, 5.0, 100, random.Random(1))
-    for _ in range(30):
-        aside.add([row(1, 7)], now_s=0.0)
-    assert len(aside) == 1
-    assert aside.take_due(5.1, (), 10) == [row(1, 7)]
-    assert len(aside) == 1, "it stays until it is settled"
-    aside.forget(row(1, 7).key)
-    assert aside.next_due_s() is None

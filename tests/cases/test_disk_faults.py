@@ -69,7 +69,11 @@ def test_reads_that_fail_in_the_middle_of_a_group_lose_none_of_it(
 ) -> None:
     """Case W02 below the journal: what was read before the failure is handed out, and once."""
     service = start_service(
-        prefix=disk.prefix, writer__retry_ms_min=1, writer__retry_ms_max=5, writer__rows_max=70
+        prefix=disk.prefix,
+        writer__retry_ms_min=1,
+        writer__retry_ms_max=5,
+        writer__rows_max=70,
+        writer__held_rows_max=100,
     )
     eventually(service.database.exists)
     with write_locked(service.database):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +107,8 @@ class Reading:
             for version in ("1", "2")
         ]
 
-    def writer(self) -> Mapping[str, int]:
-        return asdict(WriterStats(batches_total=3, rows_total=6))
+    def writer(self) -> Mapping[str, Any]:
+        return WriterStats(batches_total=3, rows_total=6, problems={"outage": 1}).as_dict()
 
     def build(self) -> Mapping[str, str]:
         return {"version": "0.1.0", "profile": "release", "instance_id": "i"}
@@ -166,7 +165,7 @@ def test_names_end_in_what_they_are() -> None:
 def test_no_label_can_grow_with_robots_or_requests() -> None:
     allowed = {
         *("stage", "model", "version", "method", "outcome", "code", "priority", "side"),
-        *("profile", "instance_id"),
+        *("profile", "instance_id", "kind"),
     }
     assert {label for metric in names.ALL for label in metric.labels} <= allowed
 

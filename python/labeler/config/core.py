@@ -6,11 +6,12 @@ Values leave here resolved: paths absolute, sizes in bytes, threads as a number,
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 from labeler import runtime_library
 from labeler.config.load import Config
-from labeler.plan import ServicePlan
+from labeler.plan import ServicePlan, WriterLimits
 
 __all__ = ["core_json", "packaged_models", "service_plan", "state_path"]
 
@@ -44,10 +45,10 @@ def service_plan(config: Config) -> ServicePlan:
         admin_address=settings.admin.address,
         store=settings.writer.store,
         store_settings=settings.model_dump(mode="json").get(settings.writer.store, {}),
-        writer_rows_max=settings.writer.rows_max,
-        writer_linger_ms=settings.writer.linger_ms,
-        writer_retry_ms_min=settings.writer.retry_ms_min,
-        writer_retry_ms_max=settings.writer.retry_ms_max,
+        writer=WriterLimits(
+            **settings.writer.model_dump(include={f.name for f in fields(WriterLimits)})
+        ),
+        dead_letters_max=settings.writer.dead_letters_max,
         drain_budget_ms=settings.drain.budget_ms,
         drain_lame_duck_ms=settings.drain.lame_duck_ms,
         threads=threads.count,

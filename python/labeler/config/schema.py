@@ -242,6 +242,18 @@ class Writer(Section):
     linger_ms: int = _whole(100, 0, 10_000, "How long a write waits to become full.")
     retry_ms_min: int = _whole(50, 1, 600_000, "First bound of the wait after a failed write.")
     retry_ms_max: int = _whole(5000, 1, 3_600_000, "Largest bound of that wait.")
+    write_timeout_ms: int = _whole(
+        10_000, 10, 3_600_000, "A write that takes longer counts as failed, and is tried again."
+    )
+    concurrency_max: int = _whole(
+        16, 1, 256, "Writes under way at once, where the store takes more than one."
+    )
+    held_rows_max: int = _whole(
+        10_000, 100, 1_000_000, "Rows taken from the journal and not yet confirmed, in memory."
+    )
+    dead_letters_max: int = _whole(
+        100_000, 1, 1_000_000_000, "Dead letters kept; at it, refused rows wait in the journal."
+    )
 
 
 class Sqlite(Section):

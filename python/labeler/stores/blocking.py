@@ -1,57 +1,17 @@
 """A store whose calls block, on threads of its own: one writes, one reads.
 
-So the event loop goes on while SQLite waits for a disk. A call that hangs holds its thread, and those
-behind it; the loop and the other thread go on.
+So the event loop goes on while SQLite waits for a disk. A call that hangs holds its thread, and
+those behind it; the loop and the other thread go on.
 """
 
 from __future__ import annotations
 
-import asyncio
-import queue
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
-from labeler.errors import StoppedError
+from labeler.loop import Worker
 from labeler.stores.base import BlockingStore, Outcome, Page, Query, StoredRow, StoreLimits
 
 __all__ = ["Threaded"]
-
-_Result = TypeVar("_Result")
-
-
-class _Worker:
-    """One thread that makes calls, a daemon: unlike a pool's, a call that hangs delays no exit."""
-
-    def __init__(self, name: str) -> None:
-        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = (
-            queue.SimpleQueue()
-        )
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    async def call(self, function: Callable[[], _Result]) -> _Result:
-        if self._closed:
-            raise StoppedError("the store is closed")
-        future: Future[_Result] = Future()
-        self._calls.put((future, function))
-        return await asyncio.wrap_future(future)
-
-    def close(self) -> None:
-        self._closed = True
-        self._calls.put(None)
-
-    def _run(self) -> None:
-        while (item := self._calls.get()) is not None:
-            future, function = item
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(function())
-            except BaseException as error:  # whatever it is, who waits must learn of it
-                future.set_exception(error)
 
 
 class Threaded:
@@ -60,7 +20,7 @@ class Threaded:
     def __init__(self, store: BlockingStore) -> None:
         """Starts the threads."""
         self.inner = store
-        self._writes, self._reads = _Worker("labeler-store-w"), _Worker("labeler-store-r")
+        self._writes, self._reads = Worker("labeler-store-w"), Worker("labeler-store-r")
 
     @property
     def limits(self) -> StoreLimits:

@@ -241,9 +241,15 @@ CONTROL_EXPIRED = Metric(
 )
 
 WRITER_BATCHES = Metric("labeler_writer_batches_total", "counter", "writes", (), "Writes done.")
-WRITER_ROWS = Metric("labeler_writer_rows_total", "counter", "rows", (), "Rows written.")
-WRITER_REFUSED = Metric(
-    "labeler_writer_refused_total", "counter", "rows", (), "Refusals of single rows by the store."
+WRITER_WRITES = Metric(
+    "labeler_writer_writes_total", "counter", "calls", (), "Calls of the store, halves included."
+)
+WRITER_ROWS = Metric("labeler_writer_rows_total", "counter", "rows", (), "Rows stored.")
+WRITER_DEAD = Metric(
+    "labeler_writer_dead_total", "counter", "rows", (), "Rows that became dead letters."
+)
+WRITER_UNPROCESSED = Metric(
+    "labeler_writer_unprocessed_total", "counter", "rows", (), "Rows that the store gave back."
 )
 WRITER_FAILURES = Metric(
     "labeler_writer_failures_total", "counter", "writes", (), "Writes that failed as a whole."
@@ -254,18 +260,36 @@ WRITER_RETRIES = Metric(
 WRITER_CRASHES = Metric(
     "labeler_writer_crashes_total", "counter", "faults", (), "Faults that the writer survived."
 )
+WRITER_PROBLEMS = Metric(
+    "labeler_writer_problems_total", "counter", "tries", ("kind",), "Failed tries by their reason."
+)
+WRITER_PROBLEM = Metric(
+    "labeler_writer_problem", "gauge", "-", ("kind",), "1 for why nothing is stored now; else 0."
+)
 WRITER_WRITE_US = Metric(
     "labeler_writer_write_us_total", "counter", "µs", (), "Time spent in the store's writes."
 )
+WRITER_UNDER_WAY = Metric(
+    "labeler_writer_writes_under_way", "gauge", "writes", (), "Writes that have not ended."
+)
+WRITER_LIMIT = Metric(
+    "labeler_writer_concurrency_limit", "gauge", "writes", (), "Writes that may be under way now."
+)
 WRITER_HELD = Metric("labeler_writer_held_rows", "gauge", "rows", (), "Taken, not yet confirmed.")
-WRITER_ASIDE = Metric(
-    "labeler_writer_aside_rows", "gauge", "rows", (), "Refused rows that wait for their next try."
+WRITER_WAITING_ROWS = Metric(
+    "labeler_writer_waiting_rows", "gauge", "rows", (), "Held rows of robots that wait alone."
+)
+WRITER_WAITING_ROBOTS = Metric(
+    "labeler_writer_waiting_robots", "gauge", "robots", (), "Robots whose rows the store gave back."
 )
 WRITER_LAG = Metric(
-    "labeler_writer_lag_us", "gauge", "µs", (), "How long the held rows have been held."
+    "labeler_writer_lag_us", "gauge", "µs", (), "How long the oldest held row has been held."
 )
 WRITER_FAILING = Metric(
     "labeler_writer_failing_us", "gauge", "µs", (), "How long the store has failed; 0 if it works."
+)
+LOOP_LAG = Metric(
+    "labeler_loop_lag_us_max", "gauge", "µs", (), "Latest timer of the event loop since the start."
 )
 
 ALL: tuple[Metric, ...] = tuple(

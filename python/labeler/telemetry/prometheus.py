@@ -38,7 +38,7 @@ class Reading(Protocol):
     def stages(self) -> Sequence[Mapping[str, Any]]:
         """Stage histograms since the start."""
 
-    def writer(self) -> Mapping[str, int]:
+    def writer(self) -> Mapping[str, Any]:
         """The writer's counters and gauges (`WriterStats`)."""
 
     def build(self) -> Mapping[str, str]:
@@ -219,15 +219,25 @@ def _transport(snapshot: Mapping[str, Any]) -> Iterator[Family]:
     yield _one(names.CONTROL_EXPIRED, control["expired_total"])
 
 
-def _writer(writer: Mapping[str, int]) -> Iterator[Family]:
+def _writer(writer: Mapping[str, Any]) -> Iterator[Family]:
     yield _one(names.WRITER_BATCHES, writer["batches_total"])
+    yield _one(names.WRITER_WRITES, writer["writes_total"])
     yield _one(names.WRITER_ROWS, writer["rows_total"])
-    yield _one(names.WRITER_REFUSED, writer["refused_total"])
+    yield _one(names.WRITER_DEAD, writer["dead_total"])
+    yield _one(names.WRITER_UNPROCESSED, writer["unprocessed_total"])
     yield _one(names.WRITER_FAILURES, writer["failures_total"])
     yield _one(names.WRITER_RETRIES, writer["retries_total"])
     yield _one(names.WRITER_CRASHES, writer["crashes_total"])
+    problems: Mapping[str, int] = writer["problems"]
+    yield _family(names.WRITER_PROBLEMS, [((kind,), problems[kind]) for kind in problems])
+    now = writer["problem_kind"]
+    yield _family(names.WRITER_PROBLEM, [((kind,), int(kind == now)) for kind in problems])
     yield _one(names.WRITER_WRITE_US, writer["write_us_sum"])
+    yield _one(names.WRITER_UNDER_WAY, writer["writes_under_way"])
+    yield _one(names.WRITER_LIMIT, writer["concurrency_limit"])
     yield _one(names.WRITER_HELD, writer["held_rows"])
-    yield _one(names.WRITER_ASIDE, writer["aside_rows"])
+    yield _one(names.WRITER_WAITING_ROWS, writer["waiting_rows"])
+    yield _one(names.WRITER_WAITING_ROBOTS, writer["waiting_robots"])
     yield _one(names.WRITER_LAG, writer["lag_us"])
     yield _one(names.WRITER_FAILING, writer["failing_us"])
+    yield _one(names.LOOP_LAG, writer["loop_lag_us_max"])

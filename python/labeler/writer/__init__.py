@@ -1,5 +1,7 @@
-"""The writer: groups ▸ plan ▸ store ▸ confirmations. `plan`, `backoff` and `aside` are pure."""
+"""The writer: records ▸ window ▸ store ▸ confirmations. `window`, `gate` and `backoff` are pure."""
 
-from labeler.writer.writer import Records, Writer, WriterLimits, WriterStats
+from labeler.plan import WriterLimits
+from labeler.writer.stats import WriterStats
+from labeler.writer.writer import Graveyard, Records, Writer
 
-__all__ = ["Records", "Writer", "WriterLimits", "WriterStats"]
+__all__ = ["Graveyard", "Records", "Writer", "WriterLimits", "WriterStats"]

@@ -1,113 +1,129 @@
-"""Moves journaled labels to the store: takes groups, writes them, confirms what is durable.
+"""Moves journaled labels to the store: takes records, writes them, confirms what is durable.
 
-Runs on a thread of its own and never ends by itself: whatever is raised is logged, counted and
-tried again after a back-off. It never drops a record: what it has taken it holds until the store
-has it, and what it holds when the process dies is still in the journal.
+A thread takes records from the core; writes are tasks of the control side's event loop, as many as
+the `Gate` lets through, of the rows that the `Window` hands out. It never ends by itself: whatever
+is raised is logged, counted and tried again after a back-off. It never drops a record: what it has
+taken it holds until the store has it, and what it holds when the process dies is still in the
+journal.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from labeler.errors import ForkedError, StoppedError
-from labeler.stores.base import Store, StoredRow, StoreUnavailableError
-from labeler.writer.aside import Aside
+from labeler.loop import LoopThread
+from labeler.plan import WriterLimits
+from labeler.stores.base import (
+    Outcome,
+    Status,
+    Store,
+    StoredRow,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
 from labeler.writer.backoff import Backoff
-from labeler.writer.plan import Plan, Settlement, plan, settle
+from labeler.writer.gate import Gate
+from labeler.writer.stats import WriterStats
+from labeler.writer.trouble import Trouble
+from labeler.writer.window import Held, Window
 
-__all__ = ["Records", "Writer", "WriterLimits", "WriterStats"]
+__all__ = ["Graveyard", "Records", "Writer"]
 
 _log = logging.getLogger(__name__)
 
 _TAKE_BYTES_MAX = 4 << 20
+_TAKE_ROWS_MAX = 2500
 _IDLE_MS = 200
 """The longest wait for records: how late a stop can be noticed."""
-_ASIDE_WRITES_MAX = 4
-"""Refused rows are held up to this many full writes."""
 _HURRY_WAIT_S = 0.2
 """The longest back-off of a drain: a store that comes back is used while there is time."""
 
+Ended = Literal["stored", "superseded", "dead"]
+Results = list[tuple[Held, Outcome]]
+
 
 class Records(Protocol):
-    """The core's side: where records come from and where confirmations go."""
+    """The journal's side: where records come from and where confirmations go."""
 
     def take_records(
         self, rows_max: int, bytes_max: int, timeout_ms: int
     ) -> Sequence[tuple[Any, ...]]:
         """The next records, oldest first, each given once: the fields of `StoredRow`."""
 
-    def confirm(
-        self, numbers: Sequence[int], outcome: Literal["stored", "superseded", "dead"]
-    ) -> None:
+    def confirm(self, numbers: Sequence[int], outcome: Ended) -> None:
         """These records need not be kept."""
 
 
-@dataclass(frozen=True)
-class WriterLimits:
-    """Settings `writer.*`."""
+class Graveyard(Protocol):
+    """Where rows that the store refuses for good are kept. `bury` is durable when it returns."""
 
-    rows_max: int
-    linger_ms: int
-    retry_ms_min: int
-    retry_ms_max: int
-
-
-@dataclass(frozen=True)
-class WriterStats:
-    """Counters since the start and gauges of now; times in µs of the monotonic clock."""
-
-    batches_total: int = 0
-    rows_total: int = 0
-    superseded_total: int = 0
-    refused_total: int = 0
-    failures_total: int = 0
-    retries_total: int = 0
-    crashes_total: int = 0
-    write_us_sum: int = 0
-    held_rows: int = 0
-    aside_rows: int = 0
-    lag_us: int = 0
-    failing_us: int = 0
+    async def bury(self, row: StoredRow, reason: str) -> None:
+        """Errors: `StoreUnavailableError`: the row is not kept, and must wait."""
 
 
 class Writer:
-    """One thread between the journal and a store. `start` once, then `drain` and `stop`."""
+    """Between one journal and a store. `start` once, then `drain` and `stop`."""
 
     def __init__(
-        self, records: Records, store: Store, limits: WriterLimits, rng: random.Random
+        self,
+        records: Records,
+        store: Store,
+        graveyard: Graveyard,
+        loop: LoopThread,
+        limits: WriterLimits,
+        rng: random.Random,
     ) -> None:
-        """Only stores what it is given; `rng` draws the back-off's jitter."""
+        """Only stores what it is given; `rng` draws the back-offs' jitter."""
+        self._records, self._store, self._graveyard = records, store, graveyard
+        self._loop, self._limits = loop, limits
         least_s, most_s = limits.retry_ms_min / 1000, limits.retry_ms_max / 1000
-        self._records, self._store, self._limits = records, store, limits
-        self._backoff = Backoff(least_s, most_s, rng)
-        self._aside = Aside(least_s, most_s, _ASIDE_WRITES_MAX * limits.rows_max, rng)
-        self._held: list[StoredRow] = []
-        self._held_since_s: float | None = None
-        self._failing_since_s: float | None = None
+
+        def backoff() -> Backoff:
+            return Backoff(least_s, most_s, rng)
+
+        self._rows_max = min(limits.rows_max, store.limits.rows_max)
+        self._window = Window(limits.held_rows_max, backoff)
+        self._gate = Gate(min(limits.concurrency_max, store.limits.concurrency_max), backoff())
+        self._feeding = backoff()
+        self._trouble = Trouble()
         self._stats = WriterStats()
+        self._handed_over = 0  # rows on their way from the thread to the loop
         self._hurry, self._stop = threading.Event(), threading.Event()
-        self._woken = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="labeler-writer", daemon=True)
+        self._room = threading.Event()
+        self._hurried = False
+        self._unconfirmed: dict[Ended, list[int]] = {"stored": [], "superseded": [], "dead": []}
+        self._changed: asyncio.Event | None = None
+        self._lanes: set[asyncio.Task[None]] = set()
+        self._thread = threading.Thread(target=self._feed, name="labeler-writer", daemon=True)
 
     def start(self) -> None:
         """Begins to take records."""
+        self._dispatching = self._loop.spawn(self._dispatch())
         self._thread.start()
 
     def stats(self) -> WriterStats:
         """A reading for telemetry; costs nothing."""
         now = time.monotonic()
-        return replace(
-            self._stats,
-            held_rows=len(self._held),
-            aside_rows=len(self._aside),
-            lag_us=_age_us(self._held_since_s, now),
-            failing_us=_age_us(self._failing_since_s, now),
+        oldest_s, failing_s = self._window.oldest_since_s(), self._trouble.since_s
+        return self._stats.read(
+            held_rows=self._window.held_rows,
+            waiting_rows=self._window.waiting_rows,
+            waiting_robots=self._window.waiting_robots,
+            writes_under_way=self._gate.under_way,
+            concurrency_limit=self._gate.limit,
+            lag_us=_age_us(oldest_s, now),
+            failing_us=_age_us(failing_s, now),
+            loop_lag_us_max=self._loop.lag_us_max,
+            problems=self._trouble.counts(),
+            problem=self._trouble.text,
+            problem_kind=self._trouble.kind,
         )
 
     def drain(self, budget_s: float, is_empty: Callable[[], bool]) -> bool:
@@ -117,139 +133,266 @@ class Writer:
         in the journal, and delivered after the next start.
         """
         self._hurry.set()
-        self._woken.set()
+        self._wake()
         end = time.monotonic() + budget_s
         while time.monotonic() < end:
-            if is_empty() and not self._held:
+            if is_empty() and not self._window.held_rows and not self._handed_over:
                 return True
             if self._stop.wait(min(0.02, budget_s)):
                 break
         return False
 
     def stop(self, timeout_s: float) -> bool:
-        """Ends the thread after its current write; False if that did not end in time."""
+        """Ends it after the writes under way; False if those did not end in time."""
+        end = time.monotonic() + timeout_s
         self._hurry.set()
         self._stop.set()
-        self._woken.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
+        self._wake()
+        if self._thread.ident is None:
+            return True
+        self._thread.join(timeout_s)
+        try:
+            self._dispatching.result(max(0.0, end - time.monotonic()))
+        except TimeoutError:
+            self._dispatching.cancel()
+            return False
         return not self._thread.is_alive()
 
     def is_alive(self) -> bool:
-        """Whether the thread runs: until `stop`, or until the engine stops."""
+        """Whether records are taken: until `stop`, or until the engine stops."""
         return self._thread.is_alive()
 
-    def _run(self) -> None:
+    # ---- the thread
+
+    def _feed(self) -> None:
         while not self._stop.is_set():
             try:
-                self._step()
+                self._feed_once()
+                self._feeding.reset()
             except (StoppedError, ForkedError):
+                self._stop.set()
+                self._wake()
                 return
-            except StoreUnavailableError as error:
-                self._count(failures_total=1)
-                self._wait_after(f"the store is unavailable: {error.message}", None)
-            except BaseException as error:
-                # A fault of ours, of a store or of the core (whose panics are no `Exception`): it
-                # must not end deliveries in silence.
-                self._count(failures_total=1, crashes_total=1)
-                self._wait_after(f"the writer failed: {error!r}", error)
+            except BaseException as error:  # of the core too, whose panics are no `Exception`
+                self._stats.add(failures_total=1)
+                self._crashed("records could not be taken", error)
+                self._stop.wait(self._feeding.next_s())
 
-    def _step(self) -> None:
-        """Takes what there is, unless something is held; writes it; confirms what is durable."""
-        if not self._held:
-            self._gather()
-        if not self._held:
+    def _feed_once(self) -> None:
+        """Takes what there is; lingers, so that a quiet hour does not wake the loop for each."""
+        self._room.clear()
+        room = min(self._window.room - self._handed_over, _TAKE_ROWS_MAX)
+        if room <= 0:
+            self._room.wait(_IDLE_MS / 1000)
             return
-        if self._held_since_s is None:
-            self._held_since_s = time.monotonic()
-        if self._backoff.attempts:
-            self._count(retries_total=1)
-        planned = plan(self._held)
-        began = time.monotonic()
-        outcomes = self._store.write(planned.rows)
-        took_us = _age_us(began, time.monotonic())
-        settlement = settle(planned, outcomes)
-        self._confirm(settlement)
-        self._set_aside(planned, settlement)
-        self._held, self._held_since_s, self._failing_since_s = [], None, None
-        self._backoff.reset()
-        self._count(
-            batches_total=1,
-            rows_total=len(settlement.stored),
-            superseded_total=len(settlement.superseded),
-            refused_total=len(settlement.refused),
-            write_us_sum=took_us,
-        )
-
-    def _gather(self) -> None:
-        """Holds up to `rows_max` rows: new records, and refused ones whose time has come.
-
-        What has been taken is held at once: a fault further down loses nothing.
-        """
-        limits, now = self._limits, time.monotonic()
-        # One at least: with `rows_max` 1 refused rows would fill the aside and end all deliveries.
-        due = self._aside.take_due(now, (), max(1, limits.rows_max // 2))
-        room = max(0, limits.rows_max - len({row.key for row in due}))
-        if self._aside.full:
-            self._stop.wait(0 if due else _IDLE_MS / 1000)
-        else:
-            self._held = self._take(room, 0 if due else _IDLE_MS)
-            lingers = limits.linger_ms > 0 and not self._hurry.is_set()
-            if self._held and len(self._held) < room and lingers:
-                self._hurry.wait(limits.linger_ms / 1000)
-                self._held = [*self._held, *self._take(room - len(self._held), 0)]
-        if len(self._aside):
-            keys = {row.key for row in (*self._held, *due)}
-            self._held = [*self._held, *self._aside.take_due(now, keys, 0)]
-
-    def _take(self, rows_max: int, timeout_ms: int) -> list[StoredRow]:
-        if rows_max == 0:
-            return []
-        records = self._records.take_records(rows_max, _TAKE_BYTES_MAX, timeout_ms)
-        assert len(records) <= rows_max
-        return list(map(StoredRow._make, records))
-
-    def _confirm(self, settlement: Settlement) -> None:
-        if settlement.stored:
-            self._records.confirm(settlement.stored, "stored")
-        if settlement.superseded:
-            self._records.confirm(settlement.superseded, "superseded")
-
-    def _set_aside(self, planned: Plan, settlement: Settlement) -> None:
-        """Refused rows wait for their next try; what was settled no longer does."""
-        if not settlement.refused and not len(self._aside):
+        taken = self._records.take_records(room, _TAKE_BYTES_MAX, _IDLE_MS)
+        if not taken:
             return
-        now = time.monotonic()
-        confirmed = {*settlement.stored, *settlement.superseded}
-        for row in planned.rows:
-            if row.journal_number in confirmed:
-                self._aside.forget(row.key)
-        for rows, reason in settlement.refused:
-            self._aside.add(rows, now)
-            key = f"robot {rows[-1].robot_id!r} sequence {rows[-1].sequence}"
-            _log.error("the store refused the label of %s, it is tried again: %s", key, reason)
+        rows = [StoredRow._make(row) for row in taken]
+        self._handed_over += len(rows)
+        self._loop.soon(self._receive, rows)
+        if len(rows) < self._rows_max and not self._hurry.is_set():
+            self._hurry.wait(self._limits.linger_ms / 1000)
 
-    def _wait_after(self, problem: str, error: BaseException | None) -> None:
-        if self._failing_since_s is None:
-            self._failing_since_s = time.monotonic()
-        wait_s = self._backoff.next_s()
+    # ---- the loop
+
+    def _receive(self, rows: list[StoredRow]) -> None:
+        self._window.add(rows, time.monotonic())
+        self._handed_over -= len(rows)
+        self._wake_here()
+
+    def _wake(self) -> None:
+        self._room.set()
+        self._loop.soon(self._wake_here)
+
+    def _wake_here(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+
+    async def _dispatch(self) -> None:
+        """Starts a write whenever one may begin and rows are due; ends with `stop`."""
+        self._changed = asyncio.Event()
+        while not self._stop.is_set():
+            try:
+                wait_s = self._start_writes()
+                self._changed.clear()
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+            except Exception as error:
+                self._crashed("the writer failed", error)
+                await asyncio.sleep(_HURRY_WAIT_S)
+        if self._lanes:
+            await asyncio.wait(self._lanes)
+
+    def _start_writes(self) -> float | None:
+        """Begins what can begin; how long until more can, None until something changes."""
+        self._confirm_all()
+        linger_s = self._limits.linger_ms / 1000
         if self._hurry.is_set():
-            wait_s = min(wait_s, _HURRY_WAIT_S)
-        _log.error(
-            "%s; %d rows are held, next try in %.0f ms",
-            problem,
-            len(self._held),
-            wait_s * 1000,
-            exc_info=error,
-        )
-        self._woken.wait(wait_s)
-        if not self._stop.is_set():
-            self._woken.clear()
+            linger_s = 0.0
+            self._hurry_up()
+        while True:
+            now = time.monotonic()
+            if not self._gate.is_open(now):
+                return self._gate.opens_in_s(now)
+            if not self._window.is_due(self._rows_max, linger_s, now):
+                due_s = self._window.due_s(linger_s)
+                return None if due_s is None else max(0.0, due_s - now)
+            batch = self._window.take(self._rows_max, now)
+            if not batch:
+                continue
+            task = asyncio.get_running_loop().create_task(self._lane(batch))
+            self._lanes.add(task)
+            task.add_done_callback(self._lanes.discard)
 
-    def _count(self, **added: int) -> None:
-        """Only the writer's thread counts, so readers see each value whole."""
-        sums = {name: getattr(self._stats, name) + value for name, value in added.items()}
-        self._stats = replace(self._stats, **sums)
+    def _hurry_up(self) -> None:
+        """Ends the waits under way, once; those that begin later are short."""
+        until_s = time.monotonic() + (_HURRY_WAIT_S if self._hurried else 0.0)
+        self._hurried = True
+        self._gate.hurry(until_s)
+        self._window.hurry(until_s)
+
+    async def _lane(self, batch: list[Held]) -> None:
+        """One write from its begin to its confirmations."""
+        if self._gate.tries:
+            self._stats.add(retries_total=1)
+        epoch, began_s, results = self._gate.begin(), time.monotonic(), Results()
+        error = await self._attempt(batch, results)
+        await self._settle(batch, results)
+        if error:
+            self._failed(epoch, error)
+        else:
+            self._succeeded(epoch, results, began_s)
+        self._room.set()
+        self._wake_here()
+
+    async def _attempt(self, batch: list[Held], results: Results) -> StoreUnavailableError | None:
+        """Why the store took nothing more; None when all of the batch was answered."""
+        try:
+            await self._write(batch, results)
+        except StoreUnavailableError as error:
+            return error
+        except TimeoutError:
+            limit = f"{self._limits.write_timeout_ms} ms"
+            return StoreUnavailableError(f"a write did not end within {limit}")
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            # A fault of ours or of a store, `SystemExit` too: it must not end deliveries.
+            self._crashed("a write failed", error)
+            return StoreUnavailableError(f"a write failed: {error!r}")
+        return None
+
+    async def _write(self, batch: Sequence[Held], results: Results) -> None:
+        """Writes, in halves where the call is refused; `results` has what came of it so far."""
+        rows = [held.row for held in batch]
+        self._stats.add(writes_total=1)
+        try:
+            async with asyncio.timeout(self._limits.write_timeout_ms / 1000):
+                outcomes = await self._store.write(rows)
+        except StoreRefusedError as error:
+            if len(batch) == 1:
+                results.append((batch[0], Outcome(Status.REFUSED, error.message)))
+                return
+            half = len(batch) // 2
+            await self._write(batch[:half], results)
+            await self._write(batch[half:], results)
+            return
+        assert len(outcomes) == len(rows), "a store answers each row of a write"
+        results.extend(zip(batch, outcomes, strict=True))
+
+    async def _settle(self, batch: Sequence[Held], results: Results) -> None:
+        """Confirms what is durable, buries what is refused; the rest goes back."""
+        refused = [pair for pair in results if pair[1].status is Status.REFUSED]
+        good = [pair for pair in results if pair[1].status is not Status.REFUSED]
+        now = time.monotonic()
+        told = {id(held) for held, _ in results}
+        self._window.give_back([held for held in batch if id(held) not in told], now)
+        settled = self._window.settle(good, now)
+        self._stats.add(
+            rows_total=len(settled.stored),
+            superseded_total=len(settled.superseded),
+            unprocessed_total=settled.unprocessed,
+        )
+        self._confirm(settled.stored, "stored")
+        self._confirm(settled.superseded, "superseded")
+        for held, outcome in refused:
+            await self._bury(held, outcome.reason)
+
+    async def _bury(self, held: Held, reason: str) -> None:
+        """A dead letter is durable before its record is confirmed. Where it can't be, it waits."""
+        try:
+            await self._store.confirm_refusal()
+            await self._graveyard.bury(held.row, reason)
+        except Exception as error:
+            if not isinstance(error, StoreUnavailableError):
+                error = StoreUnavailableError(f"no dead letter: {error!r}", kind="disk")
+            self._trouble.met(error)
+            self._window.postpone(held, time.monotonic())
+            return
+        obsolete = held.obsolete
+        self._window.forget(held, time.monotonic())
+        self._stats.add(dead_total=1, superseded_total=len(obsolete))
+        row = held.row
+        _log.error(
+            "the store refuses a label for good; it is a dead letter",
+            extra={
+                "fields": {
+                    "robot_id": row.robot_id,
+                    "sequence": row.sequence,
+                    "number": row.journal_number,
+                    "reason": reason,
+                }
+            },
+        )
+        self._confirm([row.journal_number], "dead")
+        self._confirm(obsolete, "superseded")
+
+    def _confirm(self, numbers: list[int], outcome: Ended) -> None:
+        self._unconfirmed[outcome] += numbers
+        self._confirm_all()
+
+    def _confirm_all(self) -> None:
+        """What could not be confirmed is kept, and told again soon."""
+        for outcome, kept in self._unconfirmed.items():
+            if not kept:
+                continue
+            try:
+                self._records.confirm(kept[:], outcome)
+                kept.clear()
+            except (StoppedError, ForkedError):
+                self._stop.set()
+            except BaseException as error:  # a panic of the core is no `Exception`
+                self._crashed("labels are stored but could not be confirmed", error)
+                asyncio.get_running_loop().call_later(_HURRY_WAIT_S, self._wake_here)
+
+    def _crashed(self, what: str, error: BaseException) -> None:
+        self._stats.add(crashes_total=1)
+        self._trouble.crashed(what, error)
+
+    def _failed(self, epoch: int, error: StoreUnavailableError) -> None:
+        """The gate shuts; throttled, more than one may try again."""
+        now = time.monotonic()
+        self._stats.add(failures_total=1)
+        self._trouble.met(error)
+        if error.kind.startswith("throttled"):
+            self._gate.throttle(epoch, now, error.retry_after_s)
+        else:
+            self._gate.fail(epoch, now, error.retry_after_s)
+
+    def _succeeded(self, epoch: int, results: Results, began_s: float) -> None:
+        """Of a write that gives back most of its rows, of several robots, the table is at fault."""
+        now = time.monotonic()
+        self._stats.add(batches_total=1, write_us_sum=_age_us(began_s, now))
+        back = {held.row.robot_id for held, out in results if out.status is Status.UNPROCESSED}
+        if len(back) >= max(2, len(results) // 2):
+            self._stats.add(failures_total=1)
+            self._gate.throttle(epoch, now, 0.0)
+            return
+        self._gate.succeed(epoch)
+        self._trouble.over()
 
 
 def _age_us(since_s: float | None, now_s: float) -> int:
