@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import labeler
+from tests.support.dynamodb import KINDS, DynamoServer, DynamoServers, DynamoTable
 from tests.support.service import Service, StartService, serve
 
 
@@ -54,6 +55,26 @@ def start_service(tmp_path: Path) -> Iterator[StartService]:
     for one in started:
         one.close()
         print(f"--- log of service {one.pid}:", *one.stderr[-40:], sep="\n")
+
+
+@pytest.fixture(scope="session")
+def dynamodb_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DynamoServers]:
+    """Servers of DynamoDB's API by kind, each started when it is first asked for."""
+    running = DynamoServers(tmp_path_factory.mktemp("dynamodb"))
+    yield running
+    running.close()
+
+
+@pytest.fixture(params=KINDS)
+def dynamodb(request: pytest.FixtureRequest, dynamodb_servers: DynamoServers) -> DynamoServer:
+    """A server of DynamoDB's API: the test runs once a kind (`servers(...)` chooses kinds)."""
+    return dynamodb_servers.get(request.param)
+
+
+@pytest.fixture
+def labels_table(dynamodb: DynamoServer) -> DynamoTable:
+    """An empty table of the test's own, on each server."""
+    return dynamodb.table().create()
 
 
 @pytest.fixture(scope="session")
