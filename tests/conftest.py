@@ -10,6 +10,7 @@ import pytest
 
 import labeler
 from tests.support.dynamodb import KINDS, DynamoServer, DynamoServers, DynamoTable
+from tests.support.fault_proxy import FaultProxy
 from tests.support.service import Service, StartService, serve
 
 
@@ -75,6 +76,13 @@ def dynamodb(request: pytest.FixtureRequest, dynamodb_servers: DynamoServers) ->
 def labels_table(dynamodb: DynamoServer) -> DynamoTable:
     """An empty table of the test's own, on each server."""
     return dynamodb.table().create()
+
+
+@pytest.fixture
+def fault_proxy(dynamodb: DynamoServer, seed: int) -> Iterator[FaultProxy]:
+    """A fault proxy before each server; the product speaks to its `url`."""
+    with FaultProxy(dynamodb.url, seed) as proxy:
+        yield proxy
 
 
 @pytest.fixture(scope="session")

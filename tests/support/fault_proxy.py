@@ -208,7 +208,8 @@ class FaultProxy:
 
     async def _answer(self, exchange: Exchange, call: Call) -> Reply:
         if self._strict:
-            exchange.refusal = await refusal(exchange, self._ask)
+            shifted = any(isinstance(active.fault, account.Skew) for active in self._active)
+            exchange.refusal = await refusal(exchange, self._ask, clock=not shifted)
         chosen: list[Active] = []
         reply: Reply | None = None
         for active in self._active:
