@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.counts import counts
 from tests.support.dynamodb import ENVIRONMENT, DynamoTable
 from tests.support.fault_proxy import FaultProxy
 from tests.support.faults.account import (
@@ -25,13 +26,20 @@ from tests.support.faults.account import (
     TableMissing,
     WrongSchema,
 )
+from tests.support.faults.exchange import Key, keys_in
 from tests.support.faults.kinds import (
     Broken,
+    Fault,
     Gone,
     Hang,
+    HotKey,
     Idle,
+    Poison,
     Reset,
+    ServerError,
     Slow,
+    Throttle,
+    Unprocessed,
 )
 from tests.support.plain_client import (
     Client,
@@ -40,7 +48,9 @@ from tests.support.plain_client import (
     Timeout,
     Unreachable,
     code,
+    connected,
     item,
+    put,
     raw,
 )
 from tests.support.waiting import eventually
@@ -163,8 +173,8 @@ def test_a_wrong_checksum_stands_over_a_whole_answer(
 def test_an_idle_connection_is_closed(
     labels_table: DynamoTable, proxy: FaultProxy, how: Any
 ) -> None:
-    line = http.client.HTTPConnection("127.0.0.1", proxy.port)
-    raw(proxy, "PutItem", {"TableName": labels_table.name, **item(ONE)}, line)
+    line = connected(proxy)
+    raw(line, "PutItem", {"TableName": labels_table.name, **item(ONE)})
     assert proxy.connections == 1
     proxy.on(Idle(after_s=0.05, how=how))
     assert eventually(lambda: proxy.connections == 0)
@@ -182,11 +192,11 @@ def test_an_idle_connection_is_closed_after_it_has_read_a_request(
     labels_table: DynamoTable, proxy: FaultProxy
 ) -> None:
     proxy.on(Idle(after_s=0.0, how="on_request"))
-    line = http.client.HTTPConnection("127.0.0.1", proxy.port)
+    line = connected(proxy)
     write = {"TableName": labels_table.name, **item(ONE)}
-    raw(proxy, "PutItem", write, line)
+    raw(line, "PutItem", write)
     with pytest.raises(ConnectionError):
-        raw(proxy, "PutItem", write, line)
+        raw(line, "PutItem", write)
     assert [call.reached for call in proxy.record.calls] == [True, False]
     line.close()
 
@@ -293,3 +303,66 @@ def test_a_tables_description_can_be_another(client: Client, proxy: FaultProxy) 
     table = client.raw.describe_table(TableName=client.table)["Table"]
     assert table["TableStatus"] == "ARCHIVED"
     assert client.batch(ALL) == []
+
+
+# --- all of it at once
+
+MIX: list[Fault] = [
+    Unprocessed(0.2, probability=0.3),
+    Throttle("table", probability=0.1),
+    HotKey(robots=["r2"], probability=0.2),
+    ServerError(probability=0.05),
+    ServerError(applied=True, probability=0.05),
+    Poison(share=0.02),
+    Slow(0.3, "request", probability=0.02),
+    Slow(0.3, "reply", probability=0.02),
+    Reset("before", probability=0.05),
+    Reset("after", probability=0.05),
+    Broken("json", probability=0.05),
+    Broken("truncated", applied=False, probability=0.05),
+    Credentials("expired", probability=0.03),
+    Idle(after_s=0.02, how="fin", probability=0.5),
+]
+
+
+@counts("batches", quick=40, full=1000, full_timeout_s=300)
+def test_under_all_faults_at_once_the_record_agrees_with_the_store_and_the_client(
+    labels_table: DynamoTable, seed: int, batches: int
+) -> None:
+    told: set[Key] = set()
+
+    def write(proxy: FaultProxy, lane: int) -> None:
+        line = connected(proxy, 0.2)
+        for number in range(batches):
+            keys = [(f"r{n % 3}", lane * 1_000_000 + number * 10 + n) for n in range(10)]
+            try:
+                told.update(set(keys) - set(unprocessed(line, labels_table.name, keys)))
+            except (http.client.HTTPException, OSError, ValueError):
+                line.close()
+        line.close()
+
+    with FaultProxy(labels_table.server.url, seed) as proxy:
+        for fault in MIX:
+            proxy.on(fault)
+        lanes = [threading.Thread(target=write, args=(proxy, lane)) for lane in range(4)]
+        for lane in lanes:
+            lane.start()
+        for lane in lanes:
+            lane.join()
+        proxy.off()
+        record = proxy.record
+        assert eventually(lambda: not record.in_flight())
+        assert eventually(lambda: all(call.outcome for call in record.calls))
+        assert set(labels_table.rows()) == {key for key, one in record.keys.items() if one.stored}
+        assert told <= {key for key, one in record.keys.items() if one.told}
+        assert record.overlaps == []
+        assert sum(record.outcomes.values()) == len(record.calls) <= 4 * batches
+
+
+def unprocessed(line: http.client.HTTPConnection, table: str, keys: list[Key]) -> list[Key]:
+    """Writes these; the keys that came back. Errors: `ValueError` for what is no good answer."""
+    body = {"RequestItems": {table: [put(key) for key in keys]}}
+    status, _, answer = raw(line, "BatchWriteItem", body)
+    if status != 200:
+        raise ValueError(answer)
+    return keys_in(json.loads(answer)["UnprocessedItems"])

@@ -47,7 +47,8 @@ _RULES = {
     re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower(): kind
     for module in (kinds, account)
     for kind in vars(module).values()
-    if isinstance(kind, type) and issubclass(kind, Fault) and kind is not Fault
+    if isinstance(kind, type) and issubclass(kind, Fault)
+    if kind not in (Fault, account.Described)  # has no form as a text
 }
 
 
@@ -345,9 +346,7 @@ def _main() -> None:
     parser.add_argument("--list", action="store_true", help="print the rules, and end")
     given = parser.parse_args()
     if given.list:
-        for name, kind in sorted(_RULES.items()):
-            options = ", ".join(f"{one.name}={one.default}" for one in dataclasses.fields(kind))
-            print(f"{name}: {(kind.__doc__ or '').partition(chr(10))[0]}\n    {options}")
+        _list()
         return
     try:
         faults = [fault_of(rule) for rule in given.rule]
@@ -360,6 +359,15 @@ def _main() -> None:
             _stay(server.url, given.port, given.seed, faults)
     else:
         _stay(given.upstream, given.port, given.seed, faults)
+
+
+def _list() -> None:
+    for name, kind in sorted(_RULES.items()):
+        own = [one for one in dataclasses.fields(kind) if not one.kw_only]
+        options = ", ".join(f"{one.name}={one.default}" for one in own)
+        print(f"{name}: {(kind.__doc__ or '').partition(chr(10))[0]}\n    {options}")
+    shared = ", ".join(f"{one.name}={one.default}" for one in dataclasses.fields(Fault))
+    print(f"each: {shared}")
 
 
 def _stay(upstream: str, port: int, seed: int, faults: list[Fault]) -> None:

@@ -64,14 +64,16 @@ def item(key: Key) -> dict[str, Any]:
 
 
 def raw(
-    proxy: FaultProxy,
+    where: FaultProxy | http.client.HTTPConnection,
     operation: str,
     body: dict[str, Any],
-    line: http.client.HTTPConnection | None = None,
     signed: datetime | None = None,
 ) -> tuple[int, dict[str, str], bytes]:
-    """A call without botocore: status, headers in lower case, body."""
-    own = line or http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=10)
+    """A call without botocore: status, headers in lower case, body.
+
+    `where`: a connection, or a proxy for a new one.
+    """
+    own = connected(where) if isinstance(where, FaultProxy) else where
     at = (signed or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
     headers = {
         "X-Amz-Target": f"DynamoDB_20120810.{operation}",
@@ -86,5 +88,10 @@ def raw(
         named = {name.lower(): text for name, text in answer.getheaders()}
         return answer.status, named, answer.read()
     finally:
-        if line is None:
+        if own is not where:
             own.close()
+
+
+def connected(proxy: FaultProxy, timeout_s: float = 10.0) -> http.client.HTTPConnection:
+    """A connection to a proxy, opened with the first request and again after `close`."""
+    return http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=timeout_s)
