@@ -321,7 +321,7 @@ MIX: list[Fault] = [
     Broken("json", probability=0.05),
     Broken("truncated", applied=False, probability=0.05),
     Credentials("expired", probability=0.03),
-    Idle(after_s=0.02, how="fin", probability=0.5),
+    Idle(after_s=0.02, how="fin"),
 ]
 
 

@@ -33,7 +33,7 @@ class Exchange:
     withheld: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     clock_shift_s: float = 0.0
     spoiled: bool = False
-    """Whether the client can't read the reply, so that it was told nothing."""
+    """Whether the reply says nothing of what was stored, though all of it arrives."""
     refusal: Reply | None = None
     """What a real store answers where the server beneath is too lenient."""
 

@@ -263,7 +263,6 @@ class Hang(Fault):
         return await self._hang(exchange, active)
 
     async def _hang(self, exchange: Exchange, active: Active) -> Reply:
-        exchange.spoiled = True
         await first_of(exchange.connection.gone, active.released, timeout_s=self.seconds)
         return CUT
 
@@ -300,7 +299,6 @@ class Reset(Fault):
         return self._cut() if self.when == "before" else None
 
     async def after(self, exchange: Exchange, active: Active, reply: Reply) -> Reply:
-        exchange.spoiled = True
         return self._cut()
 
     def _cut(self) -> Reply:
@@ -345,7 +343,10 @@ class Broken(Fault):
 
 @dataclass(frozen=True)
 class Idle(Fault):
-    """Closes connections that have lain idle: by FIN, by RST, or right after reading a request."""
+    """Closes connections that have lain idle: by FIN, by RST, or right after reading a request.
+
+    `probability` and `skip` hold for requests only.
+    """
 
     after_s: float = 5.0
     how: Literal["fin", "rst", "on_request"] = "fin"
