@@ -309,12 +309,14 @@ def test_by_hand_it_prints_each_hit(labels_table: DynamoTable) -> None:
     command += ["--upstream", labels_table.server.url, "--rule", "throttle=key_range,calls=1"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        url = process.stdout.readline().split()[0]
-        made = labels_table.server.client(url)
-        for _ in range(2):
-            fails_at(made, labels_table.name)
-        hit = process.stdout.readline()
-        process.send_signal(signal.SIGINT)
+        try:
+            url = process.stdout.readline().split()[0]
+            made = labels_table.server.client(url)
+            for _ in range(2):
+                fails_at(made, labels_table.name)
+            hit = process.stdout.readline()
+        finally:
+            process.send_signal(signal.SIGINT)
         summary = process.stdout.read()
     assert hit == "1 PutItem Throttle -> ThrottlingException; stored 0 of 1: r1/7\n"
     assert summary == "{'ThrottlingException': 1, 'ok': 1} overlaps 0\n"

@@ -40,6 +40,14 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 REGION = "eu-central-1"
 PACKAGE = Path(__file__).parent / "node"
 START_S = 60.0
+# Starts a command that ends with the thread that started it: a killed session leaves nothing.
+WITH_US = """
+import os, sys
+if sys.platform == "linux":
+    import ctypes, signal
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 # What a process needs to reach a server here, and what keeps it from asking anybody else.
 ENVIRONMENT = {
@@ -173,7 +181,10 @@ def servers(*kinds: Kind) -> pytest.MarkDecorator:
 
 
 class DynamoServers:
-    """The session's servers: each is started when a test first asks for it."""
+    """The session's servers: each is started when a test first asks for it.
+
+    They end with the thread that asked, at the latest.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -216,7 +227,7 @@ def _start(kind: Kind, folder: Path) -> tuple[DynamoServer, subprocess.Popen[byt
     log = place / "log"
     with log.open("ab") as output:
         process = subprocess.Popen(
-            command,
+            [sys.executable, "-I", "-S", "-c", WITH_US, *command],
             cwd=place,
             env=variables,
             stdin=subprocess.DEVNULL,
