@@ -140,6 +140,8 @@ def _row(name: str) -> str:
 def _shown(kind: str, value: Any) -> str:
     if kind == "bytes":
         return format_bytes(value)
+    if kind == "flag":
+        return str(value).lower()
     if isinstance(value, list):
         return "[" + ", ".join(f'"{item}"' for item in value) + "]"
     return str(value) if value != "" else '""'

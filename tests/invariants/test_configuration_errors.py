@@ -54,7 +54,7 @@ def test_all_errors_come_at_once_with_value_origin_and_expectation(tmp_path: Pat
             f"path.batch_rows_max = 0 {file}:2 expected 1 to 4096",
             'journal.disk_bytes_max = "8 gig" LABELER_JOURNAL__DISK_BYTES_MAX '
             "expected bytes, such as 4GiB, from 8MiB to 16TiB",
-            "stores.dynamodb.tabel --set unknown",
+            "stores.dynamodb.tabel --set unknown; did you mean `dynamodb.table`?",
             "path.queue_row_max --set unknown; did you mean `path.queue_rows_max`?",
             f"journl.segment_bytes {file}:5 unknown; did you mean `journal.segment_bytes`?",
         ]

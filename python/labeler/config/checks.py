@@ -142,6 +142,13 @@ def _store_exists(s: Settings, facts: Facts) -> str | None:
     return f"expected {known}{nearest(s.writer.store, facts.stores)}"
 
 
+def _region_is_named(s: Settings, _: Facts) -> str | None:
+    # No region of AWS's own variables: labels would go to another table than the settings say.
+    if s.writer.store != "dynamodb" or s.dynamodb.region:
+        return None
+    return "expected the table's region, such as eu-central-1, since writer.store is dynamodb"
+
+
 CHECKS: tuple[Check, ...] = (
     Check(("path.batch_rows_max", "path.queue_rows_max"), _batch_fits_queue),
     Check(("path.batch_rows_max", "path.bulk_queue_rows_max"), _batch_fits_bulk_queue),
@@ -168,5 +175,6 @@ CHECKS: tuple[Check, ...] = (
     Check(("admin.address", "transport.grpc_address"), _ports_differ),
     Check(("transport.connections_max",), _connections_fit_files),
     Check(("writer.store",), _store_exists),
+    Check(("dynamodb.region", "writer.store"), _region_is_named),
 )
 """Every relation, in the order in which it is reported."""

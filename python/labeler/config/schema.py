@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeGuard
 
@@ -37,9 +38,21 @@ def _is_reference(text: str) -> str:
     return text
 
 
+def _matches(pattern: str, problem: str) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(problem)
+        return text
+
+    return check
+
+
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 Address = Annotated[str, AfterValidator(_is_address)]
 Reference = Annotated[str, AfterValidator(_is_reference)]
+Table = Annotated[str, AfterValidator(_matches(r"[A-Za-z0-9_.-]{3,255}", "not a table"))]
+Region = Annotated[str, AfterValidator(_matches(r"([a-z0-9]+(-[a-z0-9]+)*)?", "not a region"))]
+Url = Annotated[str, AfterValidator(_matches(r"(https?://[^\s/?#@]+/?)?", "not a URL"))]
 
 
 def _expects(kind: str, expected: str) -> dict[str, Any]:
@@ -73,6 +86,11 @@ def _text(default: str, expected: str, meaning: str, least: int = 0) -> Any:
 
 def _choice(default: str, choices: str, meaning: str) -> Any:
     extra = _expects("text", f"one of {choices}")
+    return Field(default=default, description=meaning, json_schema_extra=extra)
+
+
+def _flag(default: bool, meaning: str) -> Any:
+    extra = _expects("flag", "true or false")
     return Field(default=default, description=meaning, json_schema_extra=extra)
 
 
@@ -262,6 +280,35 @@ class Sqlite(Section):
     path: str = _text("", "a path", "The database file; empty is `labels.sqlite3` in `state_dir`.")
 
 
+class Dynamodb(Section):
+    """The DynamoDB store, `writer.store = "dynamodb"`; credentials come by AWS's usual chain."""
+
+    table: Table = _text(
+        "labeler-labels", "3 to 255 of A-Z a-z 0-9 . _ -", "The table that labels go to."
+    )
+    region: Region = _text("", "a region, such as eu-central-1", "The region of the table.")
+    endpoint_url: Url = _text(
+        "", "a URL, such as http://127.0.0.1:4566", "Another address; empty is the region's own."
+    )
+    billing_mode: Literal["on_demand", "provisioned"] = _choice(
+        "on_demand", "on_demand, provisioned", "How writes are paid for."
+    )
+    read_capacity_units: int = _whole(
+        5, 1, 10_000_000, "Units that a provisioned table is made with."
+    )
+    write_capacity_units: int = _whole(
+        1500, 1, 10_000_000, "Units that a provisioned table is made with."
+    )
+    retention_s: int = _whole(
+        0, 0, 315_360_000, "Age at which DynamoDB may delete a label; 0 is never."
+    )
+    sku_index: bool = _flag(False, "Whether the table has an index by SKU.")
+    create: bool = _flag(False, "Whether `serve` makes the table where it is missing.")
+    connect_timeout_ms: int = _whole(1000, 10, 60_000, "Bound of a connection's making.")
+    read_timeout_ms: int = _whole(3000, 10, 60_000, "How long an answer may stay away.")
+    connections_max: int = _whole(16, 1, 1000, "Connections, and writes under way at once.")
+
+
 class Admin(Section):
     """The HTTP port for metrics and status."""
 
@@ -301,6 +348,7 @@ class Settings(Section):
     control: Control = Control()
     writer: Writer = Writer()
     sqlite: Sqlite = Sqlite()
+    dynamodb: Dynamodb = Dynamodb()
     admin: Admin = Admin()
     drain: Drain = Drain()
     log: Log = Log()
@@ -308,7 +356,7 @@ class Settings(Section):
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting as the schema has it; `kind` is int, bytes, text or list."""
+    """One setting as the schema has it; `kind` is int, bytes, text, flag or list."""
 
     name: str
     kind: str

@@ -122,6 +122,8 @@ def _from_text(setting: Setting, text: str) -> Any:
     text = text.strip() if setting.kind != "text" else text
     if setting.kind == "int" and re.fullmatch(r"[+-]?\d{1,19}", text):
         return int(text)
+    if setting.kind == "flag" and text.lower() in ("true", "false"):
+        return text.lower() == "true"
     if setting.kind == "list":
         if text.startswith("["):
             try:

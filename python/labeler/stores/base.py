@@ -22,6 +22,7 @@ from labeler.errors import InvalidRequestError, LabelerError
 __all__ = [
     "STORED",
     "BlockingStore",
+    "Difference",
     "Outcome",
     "Page",
     "Problem",
@@ -160,6 +161,15 @@ class Page:
 
     rows: Sequence[StoredRow]
     next_page_token: str
+
+
+class Difference(NamedTuple):
+    """What the settings ask of a store, what it is instead, and how that can be changed."""
+
+    name: str
+    expected: str
+    found: str
+    change: str
 
 
 @dataclass(frozen=True)

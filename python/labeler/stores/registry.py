@@ -20,7 +20,10 @@ __all__ = ["GROUP", "names", "open_store"]
 GROUP = "labeler.stores"
 
 # Here too, so that a source tree that was never installed finds them.
-_BUILT_IN = {"sqlite": "labeler.stores.sqlite:open_store"}
+_BUILT_IN = {
+    "dynamodb": "labeler.stores.dynamodb:open_store",
+    "sqlite": "labeler.stores.sqlite:open_store",
+}
 
 
 def names() -> list[str]:
