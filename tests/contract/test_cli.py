@@ -49,6 +49,8 @@ COMMANDS = [
     ["models", "compare"],
     ["train"],
     ["config", "show"],
+    ["store", "ensure"],
+    ["store", "check"],
 ]
 
 

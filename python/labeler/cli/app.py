@@ -24,6 +24,7 @@ COMMANDS = (
     # groups of commands
     "labeler.cli.journal",
     "labeler.cli.models",
+    "labeler.cli.store",
     "labeler.cli.config",
 )
 """The files of the commands, in the order of the help."""

@@ -15,13 +15,14 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from labeler.errors import DiskError
 from labeler.stores.base import (
     STORED,
+    Difference,
     Outcome,
     Page,
     Query,
@@ -148,6 +149,26 @@ class SqliteStore:
                 f"the label database {self.path} cannot be opened: {error}; "
                 "check the folder's permissions and space, or set sqlite.path"
             ) from error
+
+    def check(self) -> list[Difference]:
+        """What is not as it should be; nothing is made or changed.
+
+        Errors: `StoreVersionError`, `DiskError` for a file that is no database of ours.
+        """
+        if not self.path.exists():
+            change = "labeler store ensure creates it"
+            return [Difference("sqlite.path", str(self.path), "none", change)]
+        try:
+            with closing(
+                sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
+            ) as db:
+                found = self._known_version(db)
+        except sqlite3.Error as error:
+            raise DiskError(f"the label database {self.path} cannot be read: {error}") from error
+        if found == SCHEMA_VERSION:
+            return []
+        change = "labeler store ensure brings it to this version"
+        return [Difference("schema version", str(SCHEMA_VERSION), str(found), change)]
 
     def write(self, rows: Sequence[StoredRow]) -> Sequence[Outcome]:
         """One transaction; it is on disk when this returns."""

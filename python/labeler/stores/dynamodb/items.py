@@ -60,10 +60,8 @@ _KINDS: dict[str, str] = {
     "journal_number": "N",
 }
 _FIELDS = {name: "index" if name == "label_index" else name for name in _KINDS}
-_NAMES_BYTES = sum(len(name) for name in _KINDS) + len(EXPIRES)
-# Of 64-bit numbers and a float32: sign, 20 digits in pairs, one byte more.
-_NUMBERS_BYTES_MAX = 8 * 12
-_UTF8_BYTES_A_CHARACTER_MAX = 4
+# Fewer characters than this fit whatever they are: 4 bytes each, 1 KiB for names and numbers.
+_CHARACTERS_MAX = (ITEM_BYTES_MAX - 1024) // 4
 _F32 = struct.Struct("<f")
 
 
@@ -119,17 +117,27 @@ def refusal(row: StoredRow) -> str:
 
     Only what is the row's own fault stands here. The service is never asked.
     """
+    texts = (
+        row.robot_id,
+        row.sku,
+        row.label,
+        row.model,
+        row.version,
+        row.instance_id,
+        row.journal_id,
+    )
     try:
-        bytes_of_key = len(row.robot_id.encode())
-        # Nearly always the bound on characters is enough, and nothing else is encoded.
-        if _size_at_most(row) > ITEM_BYTES_MAX and (found := size_bytes(row)) > ITEM_BYTES_MAX:
+        # Nearly always ASCII is enough, and characters bound the bytes: nothing is encoded.
+        if not all(map(str.isascii, texts)):
+            for text in texts:
+                text.encode()
+        key_bytes = len(row.robot_id.encode())
+        if sum(map(len, texts)) > _CHARACTERS_MAX and (found := size_bytes(row)) > ITEM_BYTES_MAX:
             return f"the item is {found:,} bytes, DynamoDB takes {ITEM_BYTES_MAX:,}"
-        if not row.robot_id.isascii() or not row.sku.isascii():
-            _encodable(row)
     except UnicodeEncodeError as error:
         return f"a text is no Unicode: {error.reason} at {error.start}"
-    if not 1 <= bytes_of_key <= PARTITION_KEY_BYTES_MAX:
-        return f"robot_id is {bytes_of_key:,} bytes, DynamoDB takes 1 to {PARTITION_KEY_BYTES_MAX}"
+    if not 1 <= key_bytes <= PARTITION_KEY_BYTES_MAX:
+        return f"robot_id is {key_bytes:,} bytes, DynamoDB takes 1 to {PARTITION_KEY_BYTES_MAX:,}"
     return ""
 
 
@@ -139,18 +147,6 @@ def size_bytes(row: StoredRow, retention_s: int = 1) -> int:
         len(name) + (_number_bytes(value["N"]) if "N" in value else len(value["S"].encode()))
         for name, value in item_of(row, retention_s).items()
     )
-
-
-def _size_at_most(row: StoredRow) -> int:
-    texts = row.robot_id, row.label, row.model, row.version, row.sku
-    characters = sum(map(len, texts)) + len(row.instance_id) + len(row.journal_id)
-    return characters * _UTF8_BYTES_A_CHARACTER_MAX + _NAMES_BYTES + _NUMBERS_BYTES_MAX
-
-
-def _encodable(row: StoredRow) -> None:
-    for value in row:
-        if isinstance(value, str):
-            value.encode()
 
 
 def _number_bytes(text: str) -> int:
