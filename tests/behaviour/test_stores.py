@@ -7,32 +7,50 @@ from __future__ import annotations
 
 import math
 import struct
+import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from labeler.errors import InvalidRequestError
 from labeler.stores.base import Query, StoredRow
+from labeler.stores.dynamodb import DynamoStore
 from tests.support.dynamodb import KINDS, DynamoServers, Kind
 from tests.support.stores import OpenStore, aws_variables, dynamodb_settings, opened, row
 
 
-@pytest.fixture(params=["sqlite", *KINDS])
-def store(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture(scope="module", params=["sqlite", *KINDS])
+def opened_once(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OpenStore]:
-    """An open, empty store."""
+    """A store of each kind; a DynamoDB client takes long to make, so that tests share it."""
+    folder = tmp_path_factory.mktemp("store")
     if request.param == "sqlite":
-        name, settings = "sqlite", {"path": ""}
+        with opened("sqlite", {"path": ""}, folder) as found:
+            yield found
+        return
+    kind: Kind = request.param
+    servers: DynamoServers = request.getfixturevalue("dynamodb_servers")
+    table = servers.get(kind).table()
+    with pytest.MonkeyPatch.context() as patch:
+        aws_variables(patch, table.server)
+        with opened("dynamodb", dynamodb_settings(table, create=True), folder) as found:
+            yield found
+
+
+@pytest.fixture
+def store(opened_once: OpenStore, tmp_path: Path) -> Iterator[OpenStore]:
+    """An open, empty store."""
+    inner = opened_once.store
+    if isinstance(inner, DynamoStore):
+        inner.settings = replace(inner.settings, table=f"labels-{uuid.uuid4()}")
+        opened_once.create()
+        yield opened_once
     else:
-        kind: Kind = request.param
-        servers: DynamoServers = request.getfixturevalue("dynamodb_servers")
-        table = servers.get(kind).table()
-        aws_variables(monkeypatch, table.server)
-        name, settings = "dynamodb", dynamodb_settings(table, create=True)
-    with opened(name, settings, tmp_path) as found:
-        yield found
+        with opened("sqlite", {"path": ""}, tmp_path) as found:
+            yield found
 
 
 def sequences(store: OpenStore, **query: object) -> list[int]:
