@@ -24,6 +24,7 @@ __all__ = [
     "batch_body",
     "item_of",
     "key_of",
+    "number_bytes",
     "refusal",
     "row_of",
     "size_bytes",
@@ -144,12 +145,12 @@ def refusal(row: StoredRow) -> str:
 def size_bytes(row: StoredRow, retention_s: int = 1) -> int:
     """What the item weighs in DynamoDB's own sizing: names, texts in UTF-8, numbers normalised."""
     return sum(
-        len(name) + (_number_bytes(value["N"]) if "N" in value else len(value["S"].encode()))
+        len(name) + (number_bytes(value["N"]) if "N" in value else len(value["S"].encode()))
         for name, value in item_of(row, retention_s).items()
     )
 
 
-def _number_bytes(text: str) -> int:
+def number_bytes(text: str) -> int:
     """A number's bytes: one for two significant digits, one more, and one for a sign.
 
     Digits stand in pairs from the decimal point on, so an odd exponent can cost one byte more;
@@ -157,17 +158,17 @@ def _number_bytes(text: str) -> int:
     """
     mantissa, _, _ = text.lower().lstrip("-").partition("e")
     digits = mantissa.replace(".", "").strip("0")
-    return 1 + len(digits) // 2 + 1 + text.startswith("-") if digits else 1
+    return 1 + len(digits) // 2 + 1 + text.startswith("-")
 
 
 def _confidence(value: float) -> str:
-    """The shortest decimal that gives the same float32 again; -0.0 is 0."""
+    """A decimal of few digits that gives the same float32 again, to the bit; -0.0 is 0."""
     if value == 0:
         return "0"
     if not math.isfinite(value):
         return "Infinity" if value > 0 else "-Infinity"
     bits = _F32.pack(value)
-    for digits in (7, 8, 6):
+    for digits in (7, 8):
         text = f"{value:.{digits}g}"
         if _F32.pack(float(text)) == bits:
             return text
