@@ -10,9 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from labeler.config import Sources, all_settings, core_json, effective, load, state_path
+from labeler.config import (
+    Sources,
+    all_settings,
+    core_json,
+    effective,
+    load,
+    state_path,
+    store_settings,
+)
 from labeler.config.units import format_bytes, parse_bytes
-from labeler.errors import RuntimeLibraryError
+from labeler.errors import ConfigError, RuntimeLibraryError
 
 
 def test_a_stronger_source_wins_and_its_origin_is_shown(tmp_path: Path) -> None:
@@ -78,3 +86,55 @@ def test_bytes_are_whole_numbers_with_binary_units(text: str, count: int) -> Non
 @pytest.mark.parametrize("text", ["64MB", "8 gig", "1.5GiB", "-1", "", "MiB", "1e9"])
 def test_other_forms_of_bytes_are_left_for_the_type_check_to_refuse(text: str) -> None:
     assert parse_bytes(text) == text
+
+
+@pytest.mark.parametrize(
+    ("file", "environ", "flags"),
+    [
+        ('[writer]\nstore = "rows"\nstore_settings = ["path=/srv/a=b", "sync=1"]\n', {}, []),
+        (
+            "",
+            {
+                "LABELER_WRITER__STORE": "rows",
+                "LABELER_WRITER__STORE_SETTINGS": "path=/srv/a=b,sync=1",
+            },
+            [],
+        ),
+        (
+            "",
+            {},
+            ["writer.store=rows", 'writer.store_settings=["path=/srv/a=b", " sync =1"]'],
+        ),
+    ],
+    ids=["file", "environment", "flags"],
+)
+def test_a_store_of_another_package_gets_its_settings_from_every_source(
+    tmp_path: Path, file: str, environ: dict[str, str], flags: list[str]
+) -> None:
+    path = tmp_path / "labeler.toml"
+    path.write_text(file)
+    config = load(Sources(path, environ, [("--set", flag) for flag in flags]))
+    assert store_settings(config.settings) == {"path": "/srv/a=b", "sync": "1"}
+
+
+def test_a_built_in_store_gets_its_section(tmp_path: Path) -> None:
+    config = load(Sources(None, {}, [("--set", f"sqlite.path={tmp_path}/rows")]))
+    assert store_settings(config.settings) == {"path": f"{tmp_path}/rows"}
+
+
+def test_a_store_named_like_another_section_does_not_get_that() -> None:
+    config = load(Sources(None, {}, [("--set", "writer.store=drain")]))
+    assert store_settings(config.settings) == {}
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["writer.store=rows", "writer.store_settings=path"], "expected a list of name=value"),
+        (["writer.store=rows", "writer.store_settings==x"], "expected a list of name=value"),
+        (["writer.store_settings=path=x"], r"the store sqlite has a section \[sqlite\]"),
+    ],
+)
+def test_store_settings_that_nobody_would_read_are_refused(flags: list[str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        load(Sources(None, {}, [("--set", flag) for flag in flags]))

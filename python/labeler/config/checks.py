@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from labeler.config.problems import nearest
 from labeler.config.schema import Settings
+from labeler.config.stores import has_section
 from labeler.config.units import format_bytes
 from labeler.open_files import OPEN_FILES_RESERVE
 
@@ -148,6 +149,11 @@ def _region_is_named(s: Settings, _: Facts) -> str | None:
         return None
     return "expected the table's region, such as eu-central-1, since writer.store is dynamodb"
 
+def _store_has_no_section(s: Settings, _: Facts) -> str | None:
+    if not s.writer.store_settings or not has_section(s):
+        return None
+    return f"expected none: the store {s.writer.store} has a section [{s.writer.store}]"
+
 
 CHECKS: tuple[Check, ...] = (
     Check(("path.batch_rows_max", "path.queue_rows_max"), _batch_fits_queue),
@@ -176,5 +182,6 @@ CHECKS: tuple[Check, ...] = (
     Check(("transport.connections_max",), _connections_fit_files),
     Check(("writer.store",), _store_exists),
     Check(("dynamodb.region", "writer.store"), _region_is_named),
+    Check(("writer.store_settings", "writer.store"), _store_has_no_section),
 )
 """Every relation, in the order in which it is reported."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from labeler import runtime_library
 from labeler.config.load import Config
+from labeler.config.stores import store_settings
 from labeler.plan import ServicePlan, WriterLimits
 
 __all__ = ["core_json", "packaged_models", "service_plan", "state_path"]
@@ -44,7 +45,7 @@ def service_plan(config: Config) -> ServicePlan:
         log_format=settings.log.format,
         admin_address=settings.admin.address,
         store=settings.writer.store,
-        store_settings=settings.model_dump(mode="json").get(settings.writer.store, {}),
+        store_settings=store_settings(settings),
         writer=WriterLimits(
             **settings.writer.model_dump(include={f.name for f in fields(WriterLimits)})
         ),

@@ -32,6 +32,13 @@ def _is_address(text: str) -> str:
     return text
 
 
+def _is_pair(text: str) -> str:
+    name, equals, _ = text.partition("=")
+    if not equals or not name.strip():
+        raise ValueError("not a pair")
+    return text
+
+
 def _is_reference(text: str) -> str:
     if not _REFERENCE.fullmatch(text):
         raise ValueError("not a model reference")
@@ -53,6 +60,7 @@ Reference = Annotated[str, AfterValidator(_is_reference)]
 Table = Annotated[str, AfterValidator(_matches(r"[A-Za-z0-9_.-]{3,255}", "not a table"))]
 Region = Annotated[str, AfterValidator(_matches(r"([a-z0-9]+(-[a-z0-9]+)*)?", "not a region"))]
 Url = Annotated[str, AfterValidator(_matches(r"(https?://[^\s/?#@]+/?)?", "not a URL"))]
+Pair = Annotated[str, AfterValidator(_is_pair)]
 
 
 def _expects(kind: str, expected: str) -> dict[str, Any]:
@@ -254,6 +262,11 @@ class Writer(Section):
     """What moves labels from the journal to the store."""
 
     store: str = _text("sqlite", "a store's name", "Where labels end.", least=1)
+    store_settings: list[Pair] = Field(
+        default=[],
+        description="Settings of a store from another package; the built-in have a section.",
+        json_schema_extra=_expects("list", 'a list of name=value, such as ["path=/srv/rows"]'),
+    )
     rows_max: int = _whole(
         500, 1, 2500, "Rows in one write. A bigger one holds the journal's disk for too long."
     )
