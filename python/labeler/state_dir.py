@@ -15,7 +15,10 @@ from labeler.errors import DiskError
 
 __all__ = ["check"]
 
-_OURS = ("instance_id", "labels.sqlite3*", "journal", "journal/lock", "journal/segment-*.log*")
+_OURS = (
+    *("instance_id", "labels.sqlite3*", "dead_letters.sqlite3*"),
+    *("journal", "journal/lock", "journal/segment-*.log*"),
+)
 
 
 def check(directory: Path) -> None:

@@ -23,6 +23,7 @@ COMMANDS = (
     "labeler.cli.version",
     # groups of commands
     "labeler.cli.journal",
+    "labeler.cli.dlq",
     "labeler.cli.models",
     "labeler.cli.store",
     "labeler.cli.config",

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from labeler.cli.common import ConfigOption, JsonOption, SetOption, flags_of, help_of, print_json
 from labeler.cli.tables import out
-from labeler.config import Config, Facts, Sources, load, state_path
+from labeler.config import Config, Facts, Sources, load, state_path, store_settings
 from labeler.errors import LabelerError
 from labeler.stores import registry
 
@@ -76,7 +76,7 @@ async def _differences(config: Config, *, create: bool) -> Sequence[Difference]:
     from labeler.stores.base import StoreContext
 
     name, state = config.settings.writer.store, state_path(config)
-    settings = config.settings.model_dump().get(name, {})
+    settings = store_settings(config.settings)
     if create:
         state.mkdir(parents=True, exist_ok=True)
     store: Store = registry.open_store(name, StoreContext(state, settings))
