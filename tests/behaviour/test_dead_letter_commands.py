@@ -19,7 +19,7 @@ from unittest.mock import patch
 import pytest
 
 import labeler
-from labeler.cli.app import run
+from labeler.cli.app import app_for, run
 from labeler.stores.base import StoredRow
 from labeler.stores.sqlite import SqliteStore
 from labeler.writer.dead_letters import FILE_NAME, DeadLetter, DeadLetters
@@ -69,7 +69,7 @@ def dlq(state_dir: Path, *words: str, text: str = "") -> Done:
         redirect_stderr(err),
         pytest.raises(SystemExit) as ending,
     ):
-        run()
+        run(app_for(argv[1:]))
     return Done(int(ending.value.code or 0), out.getvalue(), err.getvalue())
 
 

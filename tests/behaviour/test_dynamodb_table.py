@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from labeler.cli.app import app
+from labeler.cli.app import app_for
 from labeler.errors import ConfigError, DiskError
 from labeler.stores.base import StoreUnavailableError
 from tests.support.dynamodb import DynamoServer, DynamoTable, servers
@@ -291,7 +291,7 @@ def test_only_a_table_in_use_confirms_a_refusal_and_is_asked_once_a_second(
 
 def labeler(*arguments: str) -> Result:
     """Runs a command in this process, with the environment as the test has it."""
-    return CliRunner().invoke(app, list(arguments))
+    return CliRunner().invoke(app_for(arguments), list(arguments))
 
 
 def store_command(table: DynamoTable, command: str, *more: str, url: str = "") -> list[str]:

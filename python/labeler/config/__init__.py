@@ -1,8 +1,8 @@
 """Configuration: one typed schema, four sources, all errors at once, each value with its origin.
 
 `schema` says what there is, `sources` where it comes from, `checks` what must fit together, `load`
-joins them, `core` makes of it what the service and its core are told, `stores` what the chosen store
-is opened with.
+joins them, `core` makes of it what the service and its core are told, `stores` what the store is
+opened with.
 """
 
 from labeler.config.checks import Facts

@@ -149,6 +149,7 @@ def _region_is_named(s: Settings, _: Facts) -> str | None:
         return None
     return "expected the table's region, such as eu-central-1, since writer.store is dynamodb"
 
+
 def _store_has_no_section(s: Settings, _: Facts) -> str | None:
     if not s.writer.store_settings or not has_section(s):
         return None
