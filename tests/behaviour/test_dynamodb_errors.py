@@ -258,6 +258,31 @@ def test_a_write_that_is_cancelled_leaves_the_next_one_whole(
     eventually(lambda: proxy.connections <= 1)
 
 
+def test_reads_go_on_beside_writes_that_hang(
+    table: DynamoTable, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aws_variables(monkeypatch, table.server)
+    settings = dynamodb_settings(table, proxy.url, connections_max=3)
+
+    async def beside(store: OpenStore) -> StoredRow | None:
+        writes = [
+            asyncio.create_task(store.store.write([row(n)]))
+            for n in range(2, 2 + store.store.limits.concurrency_max)
+        ]
+        await asyncio.to_thread(eventually, lambda: hang.hits == len(writes))
+        try:
+            return await store.store.get("robot-1", 1)
+        finally:
+            assert not any(write.done() for write in writes)
+            hang.off()
+            await asyncio.gather(*writes, return_exceptions=True)
+
+    with opened("dynamodb", settings, tmp_path) as store:
+        store.write(row(1))
+        hang = proxy.on(Hang())
+        assert store.call(beside(store)) == row(1)
+
+
 @servers("ministack", "dynoxide")
 def test_what_a_server_refuses_is_refused_as_a_whole(
     dynamodb: DynamoServer, store: OpenStore

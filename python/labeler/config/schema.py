@@ -319,7 +319,9 @@ class Dynamodb(Section):
     create: bool = _flag(False, "Whether `serve` makes the table where it is missing.")
     connect_timeout_ms: int = _whole(1000, 10, 60_000, "Bound of a connection's making.")
     read_timeout_ms: int = _whole(3000, 10, 60_000, "How long an answer may stay away.")
-    connections_max: int = _whole(16, 1, 1000, "Connections, and writes under way at once.")
+    connections_max: int = _whole(
+        16, 1, 1000, "Writes under way at once, a connection each; reads have four more."
+    )
 
 
 class Admin(Section):

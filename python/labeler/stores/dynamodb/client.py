@@ -27,6 +27,8 @@ __all__ = ["DynamoSettings", "open_client", "with_body"]
 
 IDLE_S_MAX = 10.0
 """An idle connection is closed by us sooner than by a load balancer or NAT in between."""
+READ_CONNECTIONS = 4
+"""Beside those of the writes: a read must not wait for writes that hang."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def _config(settings: DynamoSettings) -> AioConfig:
         parameter_validation=False,
         connect_timeout=settings.connect_timeout_ms / 1000,
         read_timeout=settings.read_timeout_ms / 1000,
-        max_pool_connections=settings.connections_max,
+        max_pool_connections=settings.connections_max + READ_CONNECTIONS,
         connector_args={"keepalive_timeout": IDLE_S_MAX},
         # A text of our own is not composed anew for each call.
         user_agent="labeler",

@@ -130,7 +130,9 @@ class DynamoStore:
         client = self._opened()
         if not robot_id:
             return None
-        async with _meant():
+        # The client's own bounds begin with a connection; this one holds while it waits for one.
+        bound_ms = self.settings.connect_timeout_ms + self.settings.read_timeout_ms
+        async with _meant(), asyncio.timeout(bound_ms / 1000):
             answer = await client.get_item(
                 TableName=self.settings.table,
                 Key={"robot_id": {"S": robot_id}, "sequence": {"N": str(sequence)}},
