@@ -262,7 +262,7 @@ def test_reads_go_on_beside_writes_that_hang(
     table: DynamoTable, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     aws_variables(monkeypatch, table.server)
-    settings = dynamodb_settings(table, proxy.url, connections_max=3)
+    settings = dynamodb_settings(table, proxy.url, connections_max=3, read_timeout_ms=30_000)
 
     async def beside(store: OpenStore) -> StoredRow | None:
         writes = [
