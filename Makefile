@@ -12,6 +12,9 @@ UV_VERSION := $(shell sed -n 's/^required-version = "==\(.*\)"/\1/p' pyproject.t
 UV := .venv/.uv-$(UV_VERSION)
 # A tree whose extension was deleted is built again, whatever uv's cache holds.
 SYNC = $(BIN)/uv sync --locked --inexact $$(ls python/labeler/_core*.so >/dev/null 2>&1 || echo --reinstall-package labeler)
+# Files of tests side by side: most of their time is waiting.
+WORKERS ?= 2
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 CRATES := --locked --workspace --exclude labeler-bridge
 ORT_LIBRARY = $$(echo $(CURDIR)/.venv/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.*)
 
@@ -43,12 +46,12 @@ test-rust: dev ## Run the core's tests
 
 .PHONY: test-python
 test-python: dev ## Run the Python tests but the slow ones (ARGS="-k name" to choose)
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
 
 .PHONY: test-slow
 test-slow: dev ## Run the slow tests: packaging from the sdist, long crash runs, thousands of histories
 	LABELER_TEST_ORT_LIBRARY="$(ORT_LIBRARY)" cargo test --locked -p labeler-core --lib full_count -- --ignored
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(PYTEST) -m slow $(ARGS)
 
 FUZZ_TARGETS := segments damage requests batches frames
 
