@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,8 +128,10 @@ def _open_store(plan: ServicePlan, undo: ExitStack) -> tuple[Store, LoopThread]:
 
 def _close_store(store: Store, loop: LoopThread) -> None:
     """A store that hangs is left behind: what it has not confirmed is in the journal."""
-    with suppress(TimeoutError):
+    try:
         loop.call(store.close(), _STOP_S)
+    except Exception as error:
+        _log.warning("the store could not be closed: %r", error)
 
 
 def _announce(plan: ServicePlan, parts: _Parts) -> None:

@@ -130,7 +130,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_times(tmp_path / "absent.csv")
 
 
-@pytest.mark.parametrize("content", [b"t_s\n1\n", gzip.compress(b"t_s\n" + b"1\n" * 99)[:-9]])
+@pytest.mark.parametrize(
+    "content",
+    [b"t_s\n1\n", gzip.compress(b"t_s\n" + b"1\n" * 99)[:-9]],
+    ids=["not gzip", "cut short"],
+)
 def test_a_damaged_gzip_file_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "trace.csv.gz"
     path.write_bytes(content)

@@ -21,6 +21,7 @@ class Threaded:
         """Starts the threads."""
         self.inner = store
         self._writes, self._reads = Worker("labeler-store-w"), Worker("labeler-store-r")
+        self._closed = False
 
     @property
     def limits(self) -> StoreLimits:
@@ -48,6 +49,9 @@ class Threaded:
 
     async def close(self) -> None:
         """Closes the store after the calls under way; a call that hangs is left behind."""
+        if self._closed:
+            return
+        self._closed = True
         await self._writes.call(self.inner.close)
         self._writes.close()
         self._reads.close()

@@ -10,6 +10,7 @@ journal.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import random
 import threading
@@ -151,12 +152,10 @@ class Writer:
         if self._thread.ident is None:
             return True
         self._thread.join(timeout_s)
-        try:
-            self._dispatching.result(max(0.0, end - time.monotonic()))
-        except TimeoutError:
-            self._dispatching.cancel()
-            return False
-        return not self._thread.is_alive()
+        concurrent.futures.wait([self._dispatching], max(0.0, end - time.monotonic()))
+        ended = self._dispatching.done() and not self._thread.is_alive()
+        self._dispatching.cancel()
+        return ended
 
     def is_alive(self) -> bool:
         """Whether records are taken: until `stop`, or until the engine stops."""
