@@ -10,6 +10,8 @@ mod lives;
 mod model;
 mod world;
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use super::*;
 use world::World;
 
@@ -57,9 +59,12 @@ fn history_on(files: FaultyFiles, seed: u64) -> Vec<String> {
     std::mem::take(&mut story.world.acts)
 }
 
-/// The same histories each time, unless another seed is given.
+/// Other histories each time, unless a seed is given.
 fn histories(count: u64) {
-    let first = variable("LABELER_TEST_SEED").unwrap_or(1);
+    let first = variable("LABELER_TEST_SEED").unwrap_or_else(|| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
+        now.as_millis() as u64
+    });
     println!("LABELER_TEST_SEED={first}");
     for seed in first..first + count * variable("LABELER_TEST_SCALE").unwrap_or(1) {
         history(seed);
