@@ -53,6 +53,10 @@ test-slow: dev ## Run the slow tests: packaging from the sdist, long crash runs,
 	LABELER_TEST_ORT_LIBRARY="$(ORT_LIBRARY)" cargo test --locked -p labeler-core --lib full_count -- --ignored
 	$(PYTEST) -m slow $(ARGS)
 
+.PHONY: soak
+soak: dev ## Break DynamoDB and the service at random for SOAK_S=600 seconds (SEED=7 repeats a run)
+	@$(BIN)/python -m tests.support.soak
+
 FUZZ_TARGETS := segments damage requests batches frames
 
 .PHONY: fuzz
