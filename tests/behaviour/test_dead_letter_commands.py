@@ -6,6 +6,7 @@ SQLite refuses what a trigger refuses: a real service makes the dead letters. Ca
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from labeler.stores.sqlite import SqliteStore
 from labeler.writer.dead_letters import FILE_NAME, DeadLetter, DeadLetters
 from tests.support.accounting import balanced
 from tests.support.database import stored, write_locked
-from tests.support.service import StartService, run_labeler
+from tests.support.service import StartService, environment, run_labeler
 from tests.support.waiting import eventually
 
 READINGS = [0.5] * 24
@@ -63,6 +64,7 @@ def dlq(state_dir: Path, *words: str, text: str = "") -> Done:
     out, err = StringIO(), StringIO()
     argv = ["labeler", "dlq", *words, "--state-dir", str(state_dir)]
     with (
+        patch.dict(os.environ, environment({}), clear=True),
         patch.object(sys, "argv", argv),
         patch.object(sys, "stdin", StringIO(text)),
         redirect_stdout(out),

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -23,6 +25,7 @@ from tests.support.dynamodb import DynamoServer, DynamoTable, servers
 from tests.support.fault_proxy import FaultProxy
 from tests.support.faults.account import Credentials, Described, TableCreating, TableMissing
 from tests.support.faults.kinds import Gone, ServerError
+from tests.support.service import environment
 from tests.support.stores import OpenStore, aws_variables, dynamodb_settings, opened, row
 
 
@@ -290,8 +293,9 @@ def test_only_a_table_in_use_confirms_a_refusal_and_is_asked_once_a_second(
 
 
 def labeler(*arguments: str) -> Result:
-    """Runs a command in this process, with the environment as the test has it."""
-    return CliRunner().invoke(app_for(arguments), list(arguments))
+    """Runs a command in this process, with the environment as the test has it, less our own."""
+    with patch.dict(os.environ, environment({}), clear=True):
+        return CliRunner().invoke(app_for(arguments), list(arguments))
 
 
 def store_command(table: DynamoTable, command: str, *more: str, url: str = "") -> list[str]:

@@ -22,8 +22,9 @@ from tests.support.preload import prefix
 from tests.support.service import StartService, environment
 from tests.support.threads import counted
 
-# main, writer, control, models, admin, sampler, log: those of `labeler.service`
-PYTHON_THREADS = 7
+# main, loop, writer, control, models, admin, sampler, log, and the threads on which the store's writes
+# and reads and the dead letters wait: those of `labeler.service`
+PYTHON_THREADS = 11
 
 Wrong = Callable[[Path], Path]
 

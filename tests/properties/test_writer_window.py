@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,7 +80,9 @@ STEPS = st.one_of(
 
 
 @given(st.lists(STEPS, max_size=80))
-def test_every_record_ends_once_and_the_latest_of_a_key_is_stored_last(steps: list) -> None:  # type: ignore[type-arg]
+def test_every_record_ends_once_and_the_latest_of_a_key_is_stored_last(
+    steps: list[Any],
+) -> None:
     world = World()
     for name, *arguments in steps:
         if name == "wait":
