@@ -4,7 +4,7 @@
 //! disk that fills up beside us cannot take it away.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::format::{
@@ -32,6 +32,8 @@ pub(super) struct Admission {
     room: AtomicU64,
     /// No further segment can be made at the moment.
     at_bound: AtomicU64,
+    /// Little is left of the bound on disk.
+    scarce: AtomicBool,
     refused: AtomicU64,
 }
 
@@ -85,8 +87,26 @@ impl Admission {
             charged: AtomicU64::new(0),
             room: AtomicU64::new(0),
             at_bound: AtomicU64::new(0),
+            scarce: AtomicBool::new(false),
             refused: AtomicU64::new(0),
         }
+    }
+
+    /// Refuses what may wait while little is left of the bound on disk.
+    pub(super) fn check_spare(&self) -> Result<()> {
+        if self.scarce.load(Ordering::Relaxed) {
+            return Err(self.refuse(
+                self.disk_bytes_max,
+                "on disk, and little is left",
+                RETRY_DISK,
+            ));
+        }
+        Ok(())
+    }
+
+    /// Told by the committer as `publish` is.
+    pub(super) fn publish_scarce(&self, scarce: bool) {
+        self.scarce.store(scarce, Ordering::Relaxed);
     }
 
     /// Takes room for one record.

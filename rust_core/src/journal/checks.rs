@@ -47,6 +47,7 @@ fn opened(files: &FaultyFiles) -> Result<Opened, Error> {
         commit_gap_us_min: 0,
         copy_forward_live_pct: 50,
         reserve_bytes: 1024,
+        pending_age_ms_max: 0,
     };
     open_with(config, Arc::new(files.clone()), Arc::new(Ticking::default()))
 }

@@ -6,6 +6,7 @@
 //! format and the rules of recovery are in `docs/journal.md`.
 
 mod admission;
+mod age;
 #[cfg(any(test, feature = "faults"))]
 pub mod checks;
 mod committer;
@@ -25,7 +26,7 @@ mod tests;
 mod upkeep;
 mod walk;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,6 +70,8 @@ pub struct JournalConfig {
     pub copy_forward_live_pct: u8,
     /// Space kept for the headers of groups that only hold confirmations.
     pub reserve_bytes: u64,
+    /// No new record while the oldest pending one is older; 0 is no bound.
+    pub pending_age_ms_max: u64,
 }
 
 impl JournalConfig {
@@ -135,6 +138,11 @@ pub struct Opened {
     pub recovery: Recovery,
 }
 
+/// Whether a directory holds a journal: `open` would recover it, and make no new one.
+pub fn exists(directory: &Path, files: &dyn Files) -> Result<bool> {
+    Ok(!segment::list_segments(directory, files)?.is_empty())
+}
+
 /// Opens the journal in a directory, or makes one; recovers what the last process left.
 pub fn open(config: JournalConfig, files: Arc<dyn Files>) -> Result<Opened> {
     open_with(config, files, Arc::new(SystemClock::default()))
@@ -174,12 +182,19 @@ impl Journal {
     /// Atomics only. `Error::Overloaded` says how long to wait; dropping the reservation gives it
     /// back.
     pub fn reserve(&self, bytes: usize) -> Result<Reservation> {
-        self.shared.admission.reserve(bytes, Share::All)
+        self.reserve_of(bytes, Share::All)
     }
 
-    /// The same for a record that may wait: a quarter of the room is left to others.
+    /// The same for a record that may wait: a quarter of the room, a fifth of all disk and of the
+    /// age is left to others.
     pub fn reserve_spare(&self, bytes: usize) -> Result<Reservation> {
-        self.shared.admission.reserve(bytes, Share::Spare)
+        self.shared.admission.check_spare()?;
+        self.reserve_of(bytes, Share::Spare)
+    }
+
+    fn reserve_of(&self, bytes: usize, share: Share) -> Result<Reservation> {
+        self.shared.age.check(share, &*self.shared.clock)?;
+        self.shared.admission.reserve(bytes, share)
     }
 
     /// Appends records; their numbers are consecutive from the returned one. Never waits for the

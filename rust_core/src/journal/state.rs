@@ -12,6 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
 use super::admission::{Admission, Share, charge_of};
+use super::age::{AgeBound, Marks, ages};
 use super::files::{Clock, FileLock, Files, LogFile};
 use super::format::{Place, journal_seed};
 use super::index::Index;
@@ -21,8 +22,6 @@ use super::segment::{Segment, Tail, record_bytes_max};
 use super::{Done, JournalConfig, Outcome, Reservation};
 use crate::error::{Error, Result};
 
-const AGE_MARKS_MAX: usize = 1024;
-const AGE_MARK_STEP: Duration = Duration::from_millis(20);
 const DAMAGED_MAX: usize = 100_000;
 const COMMIT_US_MAX: u64 = 60_000_000;
 
@@ -136,7 +135,7 @@ pub(super) struct State {
     pub(super) filling_bytes: u64,
     /// Where damage was seen, so that each counts once however often it is read.
     damaged: BTreeSet<Place>,
-    ages: VecDeque<(u64, Duration)>,
+    ages: Marks,
     /// When a record was confirmed last, or the first one became pending.
     confirmed_at: Duration,
     pub(super) ended: Option<Result<()>>,
@@ -149,6 +148,7 @@ pub(super) struct Shared {
     pub(super) journal_id: Uuid,
     pub(super) seed: u32,
     pub(super) admission: Arc<Admission>,
+    pub(super) age: AgeBound,
     pub(super) queue: Mutex<Queue>,
     pub(super) wake: Condvar,
     closed: Condvar,
@@ -175,6 +175,7 @@ impl Shared {
             spares,
         );
         let counts = Counts { journaled: index.pending(), ..Counts::default() };
+        let (marks, age) = ages(config.pending_age_ms_max, index.next_pending(0), clock.now());
         let histogram = Histogram::new_with_bounds(1, COMMIT_US_MAX, 2);
         let state = State {
             index,
@@ -190,7 +191,7 @@ impl Shared {
                 .iter()
                 .map(|damage| Place { segment: damage.segment, offset: damage.offset })
                 .collect(),
-            ages: VecDeque::from([(0, clock.now())]),
+            ages: marks,
             confirmed_at: clock.now(),
             ended: None,
         };
@@ -214,6 +215,7 @@ impl Shared {
             journal_id: recovery.journal_id,
             seed: journal_seed(recovery.journal_id),
             admission: Arc::new(admission),
+            age,
             queue: Mutex::new(queue),
             wake: Condvar::new(),
             closed: Condvar::new(),
@@ -272,6 +274,7 @@ impl Shared {
         for &number in numbers {
             state.confirm(number, outcome);
         }
+        state.tell_oldest();
         state.confirmed_at = self.clock.now();
         let plan = first_of_all && !state.confirms.is_empty();
         if plan {
@@ -316,7 +319,7 @@ impl Shared {
             segments: state.segments.len() as u64,
             uncommitted_bytes: self.admission.charged(),
             room_bytes: self.admission.room(),
-            refused_total: self.admission.refused(),
+            refused_total: self.admission.refused() + self.age.refused(),
             copied_total: counts.copied,
             quarantined_total: state.damaged.len() as u64,
         }
@@ -396,6 +399,7 @@ impl State {
                 self.confirms_since.get_or_insert(now);
             }
         }
+        self.tell_oldest();
     }
 
     /// Bytes of all segments, the one that is being filled included.
@@ -405,28 +409,17 @@ impl State {
 
     /// Remembers when numbers from `first` on became durable.
     pub(super) fn note_age(&mut self, first: u64, now: Duration) {
-        let last = self.ages.back().map_or(Duration::ZERO, |(_, at)| *at);
-        if now.saturating_sub(last) < AGE_MARK_STEP {
-            return;
-        }
-        let oldest = self.index.next_pending(0).unwrap_or(first);
-        while self.ages.len() > 1 && self.ages[1].0 <= oldest {
-            self.ages.pop_front();
-        }
-        if self.ages.len() >= AGE_MARKS_MAX {
-            // Every second mark goes: ages get coarser, and never too young.
-            let mut keep = false;
-            self.ages.retain(|_| {
-                keep = !keep;
-                keep
-            });
-        }
-        self.ages.push_back((first, now));
+        self.ages.note(first, self.index.next_pending(0), now);
+    }
+
+    fn tell_oldest(&self) {
+        self.ages.tell(self.index.next_pending(0));
     }
 
     /// Says that records became durable while nothing was pending: the writer's time begins.
     pub(super) fn note_first_pending(&mut self, now: Duration) {
         self.confirmed_at = now;
+        self.ages.clear();
     }
 
     pub(super) fn unconfirmed(&self, now: Duration) -> Duration {
@@ -437,8 +430,7 @@ impl State {
     }
 
     fn oldest_age(&self, now: Duration) -> Duration {
-        let Some(oldest) = self.index.next_pending(0) else { return Duration::ZERO };
-        let at = self.ages.iter().rev().find(|(first, _)| *first <= oldest);
-        at.map_or(Duration::ZERO, |(_, at)| now.saturating_sub(*at))
+        let at = self.index.next_pending(0).and_then(|oldest| self.ages.at(oldest));
+        at.map_or(Duration::ZERO, |at| now.saturating_sub(at))
     }
 }

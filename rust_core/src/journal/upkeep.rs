@@ -89,8 +89,24 @@ impl Committer {
     pub(super) fn publish_room(&mut self) {
         let filling = if self.tail.is_filling() { self.shared.config.segment_bytes } else { 0 };
         self.shared.state.lock().filling_bytes = filling;
+        self.shared.admission.publish_scarce(self.is_scarce());
         let at_bound = !self.tail.is_filling() && !self.can_grow();
         self.shared.admission.publish(self.available_bytes(), at_bound);
+    }
+
+    /// Whether less than a fifth of the bound on disk is left to new records, what can still be
+    /// allocated included.
+    fn is_scarce(&self) -> bool {
+        let config = &self.shared.config;
+        let state = self.shared.state.lock();
+        let (taken, filling) = (state.disk_bytes(), state.filling_bytes);
+        drop(state);
+        let growth = match self.upkeep.disk_full_until {
+            Some(_) => 0,
+            None => config.disk_bytes_max.saturating_sub(taken) / config.segment_bytes,
+        };
+        let left = self.available_bytes() + filling + growth * config.segment_bytes;
+        left < config.disk_bytes_max / 5
     }
 
     /// Allocated bytes that new records may take.

@@ -143,6 +143,7 @@ fn config(state_dir: &Path, runtime_library: &Path, lame_duck_ms: u64) -> CoreCo
             "directory": state_dir.join("journal"), "segment_bytes": 1 << 20,
             "disk_bytes_max": 64 << 20, "memory_bytes_max": 8 << 20, "commit_gap_us_min": 1_000,
             "copy_forward_live_pct": 25, "reserve_bytes": 4 << 20,
+            "pending_age_ms_max": 0,
         },
         "models": {
             "repositories": [packaged], "load": ["kiva-floor"], "default": "kiva-floor",

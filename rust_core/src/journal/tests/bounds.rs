@@ -405,4 +405,78 @@ fn what_a_segment_end_split_off_waits_one_gap_more() {
     hand.clock.advance(Duration::from_millis(1));
     hand.committer.step().unwrap();
     assert_eq!(hand.told.lock().unwrap().len(), 1);
+
+/// Whether a record of a robot, and one that may wait, would be let in now.
+fn admits(hand: &Hand) -> (bool, bool) {
+    (hand.journal.reserve(100).is_ok(), hand.journal.reserve_spare(100).is_ok())
+}
+
+#[test]
+fn what_may_wait_is_shed_at_four_fifths_of_the_age_all_at_the_bound_until_the_store_is_back() {
+    let aged = JournalConfig { pending_age_ms_max: 10_000, ..config() };
+    let mut hand = Hand::open_with(aged, Arc::new(FaultyFiles::new())).unwrap();
+    hand.pass(Duration::from_secs(100)).unwrap();
+    assert_eq!(admits(&hand), (true, true), "nothing is pending");
+    let first = hand.commit(&[b"oldest"]);
+    hand.pass(Duration::from_secs(7)).unwrap();
+    let second = hand.commit(&[b"younger"]);
+    assert_eq!(admits(&hand), (true, true));
+    hand.pass(Duration::from_secs(2)).unwrap();
+    assert_eq!(admits(&hand), (true, false));
+    hand.pass(Duration::from_secs(2)).unwrap();
+    assert_eq!(admits(&hand), (false, false));
+    let Err(error) = hand.journal.reserve(100) else { panic!("it is too old") };
+    let said = error.to_string();
+    for part in ["has waited 11", "journal.pending_age_ms_max, 10000 ms", "again in 1000 ms"] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert!(hand.journal.stats().refused_total >= 3);
+    hand.confirm(&[first], Outcome::Stored);
+    assert_eq!(admits(&hand), (true, true), "the next one is 4 s old");
+    hand.pass(Duration::from_secs(5)).unwrap();
+    assert_eq!(admits(&hand), (true, false));
+    hand.confirm(&[second], Outcome::Dead);
+    assert_eq!(admits(&hand), (true, true));
+}
+
+#[test]
+fn what_was_pending_at_the_start_is_as_old_as_the_process() {
+    let files = FaultyFiles::new();
+    let aged = JournalConfig { pending_age_ms_max: 10_000, ..config() };
+    let mut hand = Hand::open_with(aged.clone(), Arc::new(files.clone())).unwrap();
+    hand.commit(&[b"oldest"]);
+    hand.pass(Duration::from_secs(11)).unwrap();
+    assert_eq!(admits(&hand), (false, false));
+    drop(hand);
+    let mut hand = Hand::open_with(aged, Arc::new(files)).unwrap();
+    assert_eq!(admits(&hand), (true, true));
+    hand.pass(Duration::from_secs(11)).unwrap();
+    assert_eq!(admits(&hand), (false, false));
+}
+
+#[test]
+fn what_may_wait_leaves_a_fifth_of_the_disk_to_others_in_an_outage() {
+    let mut hand = Hand::open(&FaultyFiles::new());
+    let mut fill = |spare: bool| {
+        let mut bytes = 0;
+        loop {
+            let body = vec![7_u8; 300];
+            let reserved = match spare {
+                true => hand.journal.reserve_spare(body.len()),
+                false => hand.journal.reserve(body.len()),
+            };
+            let Ok(reserved) = reserved else { return bytes };
+            let done = Box::new(|_| ());
+            hand.journal.append(vec![body], vec![reserved], done).unwrap();
+            hand.settle().unwrap();
+            bytes += 300;
+        }
+    };
+    let (bulk, robots) = (fill(true), fill(false));
+    assert!(robots > config().disk_bytes_max / 10, "bulk left {robots} and took {bulk}");
+    assert!(bulk > config().disk_bytes_max / 10, "bulk took {bulk}");
+    let numbers = hand.taken_numbers();
+    hand.confirm(&numbers, Outcome::Stored);
+    hand.pass(Duration::from_secs(3)).unwrap();
+    assert_eq!(admits(&hand), (true, true));
 }

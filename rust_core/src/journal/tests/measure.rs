@@ -27,6 +27,7 @@ fn measure(rate_per_s: u64, group_rows: u64, duration: Duration) {
         commit_gap_us_min: 1000,
         copy_forward_live_pct: 25,
         reserve_bytes: 1 << 20,
+        pending_age_ms_max: 0,
     };
     let Opened { journal, committer, .. } = open(config, Arc::new(SystemFiles)).unwrap();
     let thread = std::thread::spawn(move || committer.run());

@@ -49,6 +49,7 @@ pub(super) fn config() -> JournalConfig {
         commit_gap_us_min: 1000,
         copy_forward_live_pct: 30,
         reserve_bytes: 4096,
+        pending_age_ms_max: 0,
     }
 }
 

@@ -373,5 +373,6 @@ fn some_config(random: &mut Random) -> JournalConfig {
         commit_gap_us_min: of(&[0, 1000, 5000]),
         copy_forward_live_pct: of(&[0, 30, 90]) as u8,
         reserve_bytes,
+        pending_age_ms_max: 0,
     }
 }
