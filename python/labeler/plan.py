@@ -7,11 +7,11 @@ of what only the check needs. Nothing here reads a setting, a file or the enviro
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-__all__ = ["ServicePlan", "WriterLimits"]
+__all__ = ["DeliveryPlan", "ServicePlan", "WriterLimits"]
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,27 @@ class WriterLimits:
 
 
 @dataclass(frozen=True)
+class DeliveryPlan:
+    """Where the labels of a journal go that is not this process's own; `ServicePlan` has it too.
+
+    `journal`: the core's settings of a journal, without its directory.
+    """
+
+    journal: Mapping[str, Any]
+    state_dir: str
+    store: str
+    store_settings: Mapping[str, Any]
+    writer: WriterLimits
+    dead_letters_max: int
+    drain_budget_ms: int
+
+
+@dataclass(frozen=True)
 class ServicePlan:
     """All that `labeler.service` needs; paths are absolute.
 
     `core`: the core's part, as the JSON that it reads. `store_settings`: those of `store` alone.
+    `adopt`: state directories of removed services.
     """
 
     core: str
@@ -43,6 +60,7 @@ class ServicePlan:
     store_settings: Mapping[str, Any]
     writer: WriterLimits
     dead_letters_max: int
+    adopt: Sequence[str]
     drain_budget_ms: int
     drain_lame_duck_ms: int
     threads: int

@@ -6,12 +6,14 @@ can refuse the start does so before a port takes a request: that gives the order
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import signal
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import Any
 from labeler import state_dir
 from labeler._core import (
     Engine,
+    Journal,
     build_info,
     init_logging,
     journal_dump,
@@ -29,8 +32,10 @@ from labeler._core import (
     version,
 )
 from labeler.control import Control
+from labeler.handover import Adoptions, Destination, Left, left_in, ready
+from labeler.handover import deliver as deliver_left
 from labeler.loop import LoopThread
-from labeler.plan import ServicePlan
+from labeler.plan import DeliveryPlan, ServicePlan
 from labeler.stores.base import Store, StoreContext
 from labeler.stores.registry import open_store
 from labeler.telemetry.admin import AdminServer
@@ -43,6 +48,7 @@ from labeler.writer.graveyard import Buried
 
 __all__ = [
     "build_info",
+    "deliver",
     "journal_dump",
     "journal_stat",
     "journal_verify",
@@ -53,6 +59,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
+_CLOSE_MS = 5000
 _STOP_S = 2.0
 """For the steps after the writer's drain; of a short budget a quarter."""
 _ENSURE_S = 60.0
@@ -65,6 +72,7 @@ class _Parts:
     writer: Writer
     control: Control
     admin: AdminServer
+    adoptions: Adoptions
 
 
 def serve(plan: ServicePlan) -> int:
@@ -77,6 +85,7 @@ def serve(plan: ServicePlan) -> int:
         sink = _start_log(plan, undo)
         parts = _start(plan, sink, undo)
         _announce(plan, parts)
+        parts.adoptions.start()
         state = "serving"
         while state == "serving":
             state = parts.engine.wait_state(1000)
@@ -109,11 +118,63 @@ def _start(plan: ServicePlan, sink: LogSink, undo: ExitStack) -> _Parts:
     writer = Writer(engine, store, letters, loop, plan.writer, random.Random())
     undo.callback(writer.stop, _STOP_S)
     control = Control(engine, store, loop)
+    adoptions = _adoptions(plan, store, loop)
+    undo.callback(adoptions.stop, _STOP_S)
     writer.start()
     control.start()
-    reading = _Reading(engine, writer, sink)
+    reading = _Reading(engine, writer, adoptions, sink)
     admin.start(Exposition(reading), StatusWindow(reading))
-    return _Parts(engine, writer, control, admin)
+    return _Parts(engine, writer, control, admin, adoptions)
+
+
+def _adoptions(plan: ServicePlan, store: Store, loop: LoopThread) -> Adoptions:
+    settings = json.loads(plan.core)["journal"]
+    to = Destination(store, plan.store, loop, plan.writer, plan.dead_letters_max, _STOP_S)
+    return Adoptions(plan.adopt, lambda left: _open_left(settings, left), to)
+
+
+def _open_left(settings: Mapping[str, Any], left: Left) -> Journal:
+    config = {**settings, "directory": str(left.journal)}
+    return Journal.open(json.dumps(config), str(left.state_dir))
+
+
+def deliver(
+    plan: DeliveryPlan,
+    directory: Path,
+    timeout_s: float,
+    told: Callable[[Mapping[str, Any], Callable[[], str]], None],
+) -> Mapping[str, Any]:
+    """Delivers what a removed process left in `directory`; the journal's last stats.
+
+    SIGINT and SIGTERM end it after the writes under way, a second one at once. Errors: any
+    `LabelerError`: a journal that is in use, newer or gone, a store that cannot be reached.
+    """
+    stop = threading.Event()
+    with ExitStack() as undo:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before = signal.signal(number, lambda number, _: _stop_once(stop, number))
+            undo.callback(signal.signal, number, before)
+        left = left_in(directory)
+        journal = _open_left(plan.journal, left)
+        closing = undo.enter_context(ExitStack())
+        closing.callback(journal.close, _CLOSE_MS)
+        loop = LoopThread()
+        undo.callback(loop.stop, _STOP_S)
+        store = open_store(plan.store, StoreContext(Path(plan.state_dir), plan.store_settings))
+        undo.callback(_close_store, store, loop)
+        drain_s = plan.drain_budget_ms / 1000
+        limits, letters_max = plan.writer, plan.dead_letters_max
+        to = Destination(store, plan.store, loop, limits, letters_max, drain_s)
+        if ready(to, stop, timeout_s):
+            deliver_left(left, journal, to, stop, told, timeout_s)
+        stats = journal.stats()
+        closing.close()  # its error is the command's: what is confirmed is not on disk then
+    return stats
+
+
+def _stop_once(stop: threading.Event, number: int) -> None:
+    stop.set()
+    signal.signal(number, signal.SIG_DFL)
 
 
 def _open_store(plan: ServicePlan, undo: ExitStack) -> tuple[Store, LoopThread]:
@@ -152,11 +213,13 @@ def _announce(plan: ServicePlan, parts: _Parts) -> None:
 def _drain(plan: ServicePlan, parts: _Parts) -> None:
     """Lets the writer deliver what is accepted, within the budget; the journal keeps the rest."""
     began = time.monotonic()
+    parts.adoptions.end()
     calm = _Calm(parts.engine, began + plan.drain_lame_duck_ms / 1000)
     kept_s = min(_STOP_S, plan.drain_budget_ms / 4000)
     _log.info("draining", extra={"fields": {"budget_ms": plan.drain_budget_ms}})
     done = parts.writer.drain(plan.drain_budget_ms / 1000 - kept_s, calm.reached)
     parts.writer.stop(kept_s / 2)
+    parts.adoptions.stop(kept_s / 4)
     pending = parts.engine.snapshot()["journal"]["pending"]
     parts.engine.stop()
     parts.control.join(kept_s / 4)
@@ -184,8 +247,9 @@ class _Calm:
 class _Reading:
     """What telemetry may read, from the parts that know it."""
 
-    def __init__(self, engine: Engine, writer: Writer, sink: LogSink) -> None:
+    def __init__(self, engine: Engine, writer: Writer, adoptions: Adoptions, sink: LogSink) -> None:
         self._engine, self._writer, self._sink = engine, writer, sink
+        self._adoptions = adoptions
         info = build_info()
         self._build = {
             "version": info["version"],
@@ -201,6 +265,9 @@ class _Reading:
 
     def writer(self) -> Mapping[str, Any]:
         return self._writer.stats().as_dict()
+
+    def adopted(self) -> Mapping[str, int]:
+        return self._adoptions.stats()
 
     def build(self) -> Mapping[str, str]:
         return self._build

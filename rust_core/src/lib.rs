@@ -13,6 +13,7 @@ pub mod control;
 pub mod engine;
 pub mod error;
 pub mod faults;
+pub mod handover;
 pub mod identity;
 pub mod journal;
 pub mod label;

@@ -22,8 +22,8 @@ from tests.support.preload import prefix
 from tests.support.service import StartService, environment
 from tests.support.threads import counted
 
-# main, loop, writer, control, models, admin, sampler, log, and the threads on which the store's writes
-# and reads and the dead letters wait: those of `labeler.service`
+# main, loop, writer, control, models, admin, sampler, log, and the threads on which the store's
+# writes, its reads and the dead letters wait: those of `labeler.service`
 PYTHON_THREADS = 11
 
 Wrong = Callable[[Path], Path]

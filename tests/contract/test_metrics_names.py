@@ -113,6 +113,9 @@ class Reading:
     def build(self) -> Mapping[str, str]:
         return {"version": "0.1.0", "profile": "release", "instance_id": "i"}
 
+    def adopted(self) -> Mapping[str, int]:
+        return {"journals": 1, "pending": 7}
+
     def logs_dropped(self) -> int:
         return 2
 

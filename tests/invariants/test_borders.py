@@ -30,6 +30,7 @@ ARROWS: dict[str, set[str]] = {
     # what stands at the journal: its progress at the start, and what it hands out
     "starting": {"journal", "supervise", *BELOW},
     "records": {"journal", "proto", *BELOW},
+    "handover": {"journal", "records", "identity", "supervise", "proto", *BELOW},
     # what they share, and what they hand to each other
     "control": {"proto", *BELOW},
     "row_record": {"row", "proto", *BELOW},  # the journal's, which a remembered row is kept as

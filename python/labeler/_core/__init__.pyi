@@ -11,6 +11,7 @@ from labeler._core import loadgen as loadgen
 
 __all__ = [
     "Engine",
+    "Journal",
     "build_info",
     "init_logging",
     "journal_dump",
@@ -152,6 +153,37 @@ class Engine:
         """What SIGTERM does: NOT_SERVING, streams told, accepted work finished. Returns at once."""
     def stop(self) -> None:
         """Ends all threads, closes the journal. Waits; idempotent."""
+
+@final
+class Journal:
+    """A journal whose process is gone, open to be delivered: locked and recovered."""
+
+    @staticmethod
+    def open(config_json: str, state_dir: str) -> Journal:
+        """Opens it; makes none.
+
+        `config_json`: the core's settings of a journal with its `directory`; `state_dir`: where its
+        process kept its id. Errors: `InUseError`, `JournalVersionError` (nothing is touched),
+        `DiskError`.
+        """
+    def instance_id(self) -> str:
+        """Who has written it."""
+    def journal_id(self) -> str:
+        """Which journal it is."""
+    def take_records(self, rows_max: int, bytes_max: int, timeout_ms: int) -> list[_Row]:
+        """As the engine's."""
+    def confirm(
+        self, numbers: Sequence[int], outcome: Literal["stored", "superseded", "dead"]
+    ) -> None:
+        """As the engine's."""
+    def stats(self) -> dict[str, Any]:
+        """What was found, and what became of it. Errors: `DiskError`: it cannot be written.
+
+        Keys: `found`, `damage` (list) at the opening; `pending`, `stored`, `superseded`, `dead`,
+        `unconfirmed_us` now.
+        """
+    def close(self, timeout_ms: int) -> None:
+        """Writes the last confirmations, gives the lock back. Waits; idempotent."""
 
 def journal_verify(directory: str) -> dict[str, Any]:
     """Reads every group, touches nothing.

@@ -1,23 +1,36 @@
-"""`labeler journal verify|stat|dump`: looks at a journal's files and touches nothing."""
+"""`labeler journal verify|stat|dump|deliver`: looks at a journal's files; `deliver` empties one."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.markup import escape
 
-from labeler.cli.common import JsonOption, help_of, print_json
+from labeler.cli.common import (
+    ConfigOption,
+    JsonOption,
+    SetOption,
+    flags_of,
+    help_of,
+    print_json,
+    seconds_of,
+)
 from labeler.cli.tables import amount, bytes_text, out, table
-from labeler.errors import DiskError
+from labeler.config import Facts, Sources, delivery_plan, load
+from labeler.errors import DiskError, LabelerError
+from labeler.stores import registry
 
 __all__ = ["register"]
 
 _DUMP_ROWS = 1000
 _NUMBER_MAX = (1 << 63) - 1
+_PROGRESS_S = 2.0
 
 DirArgument = Annotated[
     Path, typer.Argument(metavar="DIR", help="A journal, or the state directory that holds it.")
@@ -27,11 +40,13 @@ DirArgument = Annotated[
 def register(app: typer.Typer) -> None:
     """Adds the group of commands."""
     group = typer.Typer(
-        help="Look at a journal's files; nothing is changed.", rich_markup_mode=None
+        help="Look at a journal's files, changing nothing; or deliver what one holds.",
+        rich_markup_mode=None,
     )
     group.command(help=help_of(verify))(verify)
     group.command(help=help_of(stat))(stat)
     group.command(help=help_of(dump))(dump)
+    group.command(help=help_of(deliver))(deliver)
     app.add_typer(group, name="journal", no_args_is_help=True)
 
 
@@ -138,6 +153,80 @@ def dump(
             return
         left -= len(group)
         number = group[-1]["number"] + 1
+
+
+def deliver(
+    directory: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="What a service left: its state directory."),
+    ],
+    config: ConfigOption = None,
+    sets: SetOption = None,
+    state_dir: Annotated[
+        str | None, typer.Option("--state-dir", help="For a store that lives in one, as SQLite.")
+    ] = None,
+    timeout: Annotated[
+        str, typer.Option("--timeout", help="How long the store may take nothing.")
+    ] = "5m",
+    as_json: JsonOption = False,
+) -> None:
+    """Deliver what a removed service left to the store that the settings name.
+
+    The journal's lock is taken: one that is in use is not touched. Labels keep the ids of the
+    service that made them; what the store refuses becomes a dead letter of DIR. Whenever it ends,
+    the same command goes on with the rest. DIR stays, with an empty journal.
+
+    Examples:
+      labeler journal deliver /mnt/labeler-2 --config labeler.toml
+      labeler journal deliver ./labeler-state/journal --timeout 30s --json
+
+    Exit codes: 0 nothing is left, 1 some are left since the store is away or by a signal,
+    64 configuration, 65 journal of a newer program, 69 journal in use, 74 disk, or no journal.
+    """
+    from labeler import service
+
+    timeout_s = seconds_of(timeout, "--timeout")
+    sources = Sources(config, None, flags_of(sets, state_dir=state_dir))
+    plan = delivery_plan(load(sources, Facts(stores=registry.names())))
+    progress = Progress(sys.stderr)
+    stats = service.deliver(plan, directory, timeout_s, progress.told)
+    if as_json:
+        print_json(stats)
+    else:
+        for damage in stats["damage"]:
+            out().print(f"damage, kept in the journal's quarantine: {damage}", markup=False)
+        out().print(
+            f"{amount(stats['stored'])} stored, {amount(stats['superseded'])} superseded, "
+            f"{amount(stats['dead'])} dead, {amount(stats['pending'])} left of "
+            f"{amount(stats['found'])} in {directory}",
+            markup=False,
+        )
+    if stats["pending"]:
+        why = f" ({progress.problem})" if progress.problem else ""
+        raise LabelerError(
+            f"{stats['pending']} of {stats['found']} labels are still in {directory}{why}; run the "
+            "same command again"
+        )
+
+
+class Progress:
+    """A line every few seconds: how many are left, and what is in the way."""
+
+    def __init__(self, stream: TextIO) -> None:
+        """The first line comes with the first reading."""
+        self._stream, self._next_s = stream, 0.0
+        self.problem = ""
+
+    def told(self, stats: Mapping[str, Any], problem: Callable[[], str]) -> None:
+        """A reading; most are not shown."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + _PROGRESS_S
+        self.problem = problem()
+        why = f"; {self.problem}" if self.problem else ""
+        found, left = amount(stats["found"]), amount(stats["pending"])
+        print(f"labeler: {left} of {found} labels left{why}", file=self._stream, flush=True)
 
 
 def _journal(directory: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
@@ -32,6 +33,10 @@ def serve(
     admin_address: Annotated[
         str | None, typer.Option("--admin-address", metavar="IP:PORT", help="Metrics and status.")
     ] = None,
+    adopt: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DIR", help="A removed service's, delivered too; may be repeated."),
+    ] = None,
 ) -> None:
     """Serve labels until SIGTERM.
 
@@ -42,6 +47,7 @@ def serve(
       labeler serve
       labeler serve --state-dir /var/lib/labeler --grpc-address 0.0.0.0:50051
       labeler serve --config labeler.toml --set path.deadline_ms=100
+      labeler serve --adopt /mnt/labeler-2 --adopt /mnt/labeler-3
       LABELER_LOG__LEVEL=debug labeler serve
 
     Exit codes: 0 after SIGTERM, 64 configuration, 65 journal of a newer program,
@@ -53,5 +59,7 @@ def serve(
         transport__grpc_address=grpc_address,
         admin__address=admin_address,
     )
+    if adopt:
+        flags.append(("--adopt", f"writer.adopt={json.dumps(adopt)}"))
     facts = Facts(open_files.raise_limit(), registry.names())
     become(service_plan(load(Sources(config, None, flags), facts)))

@@ -6,7 +6,13 @@ opened with.
 """
 
 from labeler.config.checks import Facts
-from labeler.config.core import core_json, packaged_models, service_plan, state_path
+from labeler.config.core import (
+    core_json,
+    delivery_plan,
+    packaged_models,
+    service_plan,
+    state_path,
+)
 from labeler.config.load import Config, Effective, Sources, effective, load
 from labeler.config.schema import Settings, all_sections, all_settings
 from labeler.config.stores import store_settings
@@ -20,6 +26,7 @@ __all__ = [
     "all_sections",
     "all_settings",
     "core_json",
+    "delivery_plan",
     "effective",
     "load",
     "packaged_models",

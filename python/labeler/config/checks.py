@@ -5,6 +5,7 @@ A relation is only judged when every setting in it is right by itself.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -115,6 +116,14 @@ def _retries_ordered(s: Settings, _: Facts) -> str | None:
     return _at_most(s.writer.retry_ms_min, bound, f"writer.retry_ms_max ({bound})")
 
 
+def _adopts_others_once(s: Settings, _: Facts) -> str | None:
+    folders = [os.path.abspath(folder) for folder in s.writer.adopt]
+    if os.path.abspath(s.state_dir) in folders:
+        return "expected the state directories of others; state_dir is this service's own"
+    twice = sorted({folder for folder in folders if folders.count(folder) > 1})
+    return f"expected each folder once; twice: {', '.join(twice)}" if twice else None
+
+
 def _lame_duck_fits_budget(s: Settings, _: Facts) -> str | None:
     bound = s.drain.budget_ms // 2
     return _at_most(s.drain.lame_duck_ms, bound, f"half of drain.budget_ms ({bound})")
@@ -178,6 +187,7 @@ CHECKS: tuple[Check, ...] = (
     Check(("models.default", "models.load"), _default_is_loaded),
     Check(("models.load",), _loaded_once),
     Check(("writer.retry_ms_min", "writer.retry_ms_max"), _retries_ordered),
+    Check(("writer.adopt", "state_dir"), _adopts_others_once),
     Check(("drain.lame_duck_ms", "drain.budget_ms"), _lame_duck_fits_budget),
     Check(("admin.address", "transport.grpc_address"), _ports_differ),
     Check(("transport.connections_max",), _connections_fit_files),

@@ -6,15 +6,16 @@ Values leave here resolved: paths absolute, sizes in bytes, threads as a number,
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import fields
 from pathlib import Path
 
 from labeler import runtime_library
 from labeler.config.load import Config
 from labeler.config.stores import store_settings
-from labeler.plan import ServicePlan, WriterLimits
+from labeler.plan import DeliveryPlan, ServicePlan, WriterLimits
 
-__all__ = ["core_json", "packaged_models", "service_plan", "state_path"]
+__all__ = ["core_json", "delivery_plan", "packaged_models", "service_plan", "state_path"]
 
 _SECTIONS = ("transport", "path", "journal", "models", "control", "drain")
 
@@ -46,15 +47,33 @@ def service_plan(config: Config) -> ServicePlan:
         admin_address=settings.admin.address,
         store=settings.writer.store,
         store_settings=store_settings(settings),
-        writer=WriterLimits(
-            **settings.writer.model_dump(include={f.name for f in fields(WriterLimits)})
-        ),
+        writer=_writer_limits(config),
         dead_letters_max=settings.writer.dead_letters_max,
+        adopt=[os.path.abspath(folder) for folder in settings.writer.adopt],
         drain_budget_ms=settings.drain.budget_ms,
         drain_lame_duck_ms=settings.drain.lame_duck_ms,
         threads=threads.count,
         threads_origin=threads.origin,
     )
+
+
+def delivery_plan(config: Config) -> DeliveryPlan:
+    """What the delivery of another process's journal is told."""
+    settings = config.settings
+    return DeliveryPlan(
+        journal=settings.journal.model_dump(mode="json"),
+        state_dir=str(state_path(config)),
+        store=settings.writer.store,
+        store_settings=store_settings(settings),
+        writer=_writer_limits(config),
+        dead_letters_max=settings.writer.dead_letters_max,
+        drain_budget_ms=settings.drain.budget_ms,
+    )
+
+
+def _writer_limits(config: Config) -> WriterLimits:
+    names = {field.name for field in fields(WriterLimits)}
+    return WriterLimits(**config.settings.writer.model_dump(include=names))
 
 
 def state_path(config: Config) -> Path:

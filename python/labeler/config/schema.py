@@ -230,6 +230,12 @@ class Journal(Section):
     reserve_bytes: Bytes = _size(
         "4MiB", "64KiB", "1GiB", "Disk kept for confirmations and deletion when it is full."
     )
+    pending_age_ms_max: int = _whole(
+        86_400_000,
+        0,
+        31_536_000_000,
+        "While a label waits longer for the store, new ones get RESOURCE_EXHAUSTED; 0 is no bound.",
+    )
 
 
 class Models(Section):
@@ -284,6 +290,11 @@ class Writer(Section):
     )
     dead_letters_max: int = _whole(
         100_000, 1, 1_000_000_000, "Dead letters kept; at it, refused rows wait in the journal."
+    )
+    adopt: list[str] = Field(
+        default=[],
+        description="State directories of removed services, whose labels `serve` delivers too.",
+        json_schema_extra=_expects("list", 'a list of folders, such as ["/mnt/labeler-2"]'),
     )
 
 

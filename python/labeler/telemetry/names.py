@@ -288,6 +288,12 @@ WRITER_LAG = Metric(
 WRITER_FAILING = Metric(
     "labeler_writer_failing_us", "gauge", "µs", (), "How long the store has failed; 0 if it works."
 )
+ADOPTED_JOURNALS = Metric(
+    "labeler_adopted_journals", "gauge", "journals", (), "Of `writer.adopt`, being delivered now."
+)
+ADOPTED_PENDING = Metric(
+    "labeler_adopted_pending", "gauge", "records", (), "Labels in those, not yet stored."
+)
 LOOP_LAG = Metric(
     "labeler_loop_lag_us_max", "gauge", "µs", (), "Latest timer of the event loop since the start."
 )

@@ -41,6 +41,9 @@ class Reading(Protocol):
     def writer(self) -> Mapping[str, Any]:
         """The writer's counters and gauges (`WriterStats`)."""
 
+    def adopted(self) -> Mapping[str, int]:
+        """`journals` of removed services that are being delivered, and what is `pending`."""
+
     def build(self) -> Mapping[str, str]:
         """What runs: the labels of `names.BUILD`."""
 
@@ -88,6 +91,9 @@ class _Core(Collector):
         yield _family(names.LOGS_DROPPED, [((side,), dropped[side]) for side in dropped])
         yield _one(names.PANICS, snapshot["panics_total"])
         yield from _writer(self._reading.writer())
+        adopted = self._reading.adopted()
+        yield _one(names.ADOPTED_JOURNALS, adopted["journals"])
+        yield _one(names.ADOPTED_PENDING, adopted["pending"])
 
 
 Samples = Iterable[tuple[Sequence[str], float]]

@@ -69,6 +69,7 @@ class StatusWindow:
             "journal": _without(journal, "commit_us")
             | {f"commit_us_{name}": value for name, value in summary(journal["commit_us"]).items()},
             "writer": dict(writer),
+            "adopted": dict(self._reading.adopted()),
             "transport": snapshot["transport"],
             "logs_dropped_total": snapshot["logs"]["dropped_total"] + self._reading.logs_dropped(),
         }

@@ -1,12 +1,38 @@
 //! Domain values to Python's and back: plain dicts and tuples, as the stubs say.
 
-use labeler_core::proto::{ModelState, ModelVersion, StoredLabel, journal::Record};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use labeler_core::{
+    Error,
+    journal::Outcome,
+    proto::{ModelState, ModelVersion, StoredLabel, journal::Record},
+    supervise::panic_message,
+};
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
     types::{PyDict, PyList, PyString, PyTuple},
 };
 use serde_json::Value;
+
+/// What a call returns, or its panic as an error: as an exception of Python's own it would pass by
+/// every `except Exception` above.
+pub fn caught<T>(call: impl FnOnce() -> labeler_core::Result<T>) -> labeler_core::Result<T> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        let reason = panic_message(&*panic);
+        Err(Error::Internal { part: "call from Python", reason })
+    })
+}
+
+/// What became of records, by its name.
+pub fn outcome(name: &str) -> PyResult<Outcome> {
+    match name {
+        "stored" => Ok(Outcome::Stored),
+        "superseded" => Ok(Outcome::Superseded),
+        "dead" => Ok(Outcome::Dead),
+        other => Err(PyValueError::new_err(format!("no outcome {other:?}"))),
+    }
+}
 
 /// Records as a store's rows: exact tuples in the order of `StoredRow`'s fields, `ids` being those
 /// of instance and journal. One object a label crosses here, for each label that is made.

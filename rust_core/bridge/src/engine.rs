@@ -1,18 +1,10 @@
 //! `Engine` as Python sees it. Every call first checks that this is the process that started it;
 //! every call that waits releases the GIL.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    process,
-    sync::Arc,
-    time::Duration,
-};
+use std::{process, sync::Arc, time::Duration};
 
-use labeler_core::{
-    Error, config::CoreConfig, journal::Outcome, life::State, snapshot, supervise::panic_message,
-};
+use labeler_core::{Error, config::CoreConfig, life::State, snapshot};
 use pyo3::{
-    exceptions::PyValueError,
     prelude::*,
     types::{PyDict, PyList},
 };
@@ -38,14 +30,7 @@ impl Engine {
         call: impl FnOnce(&Arc<labeler_core::Engine>) -> labeler_core::Result<T> + Send,
     ) -> PyResult<T> {
         let engine = self.here(py)?;
-        // A panic as an exception of Python's own would pass by every `except Exception` above.
-        let caught = || {
-            catch_unwind(AssertUnwindSafe(|| call(engine))).unwrap_or_else(|panic| {
-                let reason = panic_message(&*panic);
-                Err(Error::Internal { part: "call from Python", reason })
-            })
-        };
-        py.detach(caught).map_err(|e| errors::to_python(py, &e))
+        py.detach(|| convert::caught(|| call(engine))).map_err(|e| errors::to_python(py, &e))
     }
 }
 
@@ -129,12 +114,7 @@ impl Engine {
     }
 
     fn confirm(&self, py: Python<'_>, numbers: Vec<u64>, outcome: &str) -> PyResult<()> {
-        let outcome = match outcome {
-            "stored" => Outcome::Stored,
-            "superseded" => Outcome::Superseded,
-            "dead" => Outcome::Dead,
-            other => return Err(PyValueError::new_err(format!("no outcome {other:?}"))),
-        };
+        let outcome = convert::outcome(outcome)?;
         self.call(py, |engine| {
             engine.confirm(&numbers, outcome);
             Ok(())

@@ -405,6 +405,7 @@ fn what_a_segment_end_split_off_waits_one_gap_more() {
     hand.clock.advance(Duration::from_millis(1));
     hand.committer.step().unwrap();
     assert_eq!(hand.told.lock().unwrap().len(), 1);
+}
 
 /// Whether a record of a robot, and one that may wait, would be let in now.
 fn admits(hand: &Hand) -> (bool, bool) {
