@@ -11,14 +11,17 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bench.suite.case import CASES, Case, CaseError, case_names, read_case
-from bench.suite.compare import PAIRS_MIN, judge
+from bench.suite.compare import PAIRS_MIN, Report, judge
 from bench.suite.measure import MeasureError, Options, measure
 from bench.suite.servers import ServerError
 from bench.suite.show import document, lines, progress_line
+from bench.writer import cases as writer_cases
+from bench.writer.cases import WriterCase
 from labeler import open_files
 
 __all__ = ["main"]
@@ -30,12 +33,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code, see above."""
     options = _options(arguments)
     try:
-        cases = [read_case(name) for name in options.cases or case_names()]
+        asked = options.cases or [*case_names(), *writer_cases.CASES]
+        cases = [writer_cases.CASES.get(name) or read_case(name) for name in asked]
         if not options.cases:
             _list(cases)
             return 0
         open_files.raise_limit()  # for servers and sender too: 2,300 connections are files
-        failures = [failure for case in cases for failure in _run(case, options)]
+        failures = [
+            failure
+            for case in cases
+            for failure in (
+                _run(case, options) if isinstance(case, Case) else _run_writers(case, options)
+            )
+        ]
     except (CaseError, ServerError, MeasureError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -67,7 +77,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _list(cases: Sequence[Case]) -> None:
+def _list(cases: Sequence[Case | WriterCase]) -> None:
     width = max(len(case.name) for case in cases)
     for case in cases:
         print(f"{case.name:<{width}}  {case.about}")
@@ -89,12 +99,30 @@ def _run(case: Case, options: argparse.Namespace) -> list[str]:
     report = judge(case, measured.pairs, options.pairs, seconds)
     for line in lines(case, report, measured, seconds):
         print(line, flush=True)
+    return _keep(options, report, document(case, report, measured, seconds))
+
+
+def _run_writers(case: WriterCase, options: argparse.Namespace) -> list[str]:
+    """The same for a case whose sides write to a store."""
+    from bench.writer import runner  # it needs a server of the tests
+
+    print(f"{case.name}: measuring …", file=sys.stderr, flush=True)
+    seconds = options.seconds or runner.SECONDS
+    pairs = runner.measure(
+        case, options.pairs, seconds, lambda line: print(line, file=sys.stderr, flush=True)
+    )
+    report = judge(case, pairs, options.pairs, seconds)
+    for line in runner.lines(case, report, seconds):
+        print(line, flush=True)
+    return _keep(options, report, runner.document(case, report, pairs, seconds))
+
+
+def _keep(options: argparse.Namespace, report: Report, found: Mapping[str, Any]) -> list[str]:
     # A quick look is nobody's reference: it stays out of what is committed.
     results = options.out or (RESULTS if report.measurement else RESULTS / "local")
     results.mkdir(parents=True, exist_ok=True)
-    found = document(case, report, measured, seconds)
-    (results / f"{case.name}.json").write_text(json.dumps(found, indent=1) + "\n")
-    return [f"{case.name}: {failure}" for failure in report.failures()]
+    (results / f"{found['case']}.json").write_text(json.dumps(found, indent=1) + "\n")
+    return [f"{found['case']}: {failure}" for failure in report.failures()]
 
 
 if __name__ == "__main__":

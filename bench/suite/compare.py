@@ -10,14 +10,16 @@ import operator
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from bench.suite.case import Case, Goal, Guard
+from bench.suite.case import Goal, Guard
 from bench.suite.metrics import METRICS, Figures, over_runs
 
 __all__ = [
     "PAIRS_MIN",
     "SECONDS_MIN",
     "Checked",
+    "Judgeable",
     "Judged",
     "Pair",
     "Ratio",
@@ -38,6 +40,26 @@ _SIGNS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     ">": operator.gt,
 }
+
+
+class Judgeable(Protocol):
+    """What is judged of a case, whatever its sides are."""
+
+    @property
+    def erratic(self) -> bool:
+        """Goals and guards are shown, and fail nothing."""
+
+    @property
+    def sides(self) -> Mapping[str, object]:
+        """By name; the first is what the others are shown against."""
+
+    @property
+    def goals(self) -> Sequence[Goal]:
+        """Demands on ratios."""
+
+    @property
+    def guards(self) -> Sequence[Guard]:
+        """Bounds."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +151,7 @@ def order(pair: int, sides: Sequence[str]) -> list[str]:
     return list(sides) if pair % 2 == 0 else list(reversed(sides))
 
 
-def judge(case: Case, pairs: Sequence[Pair], asked: int, seconds: float) -> Report:
+def judge(case: Judgeable, pairs: Sequence[Pair], asked: int, seconds: float) -> Report:
     """What the pairs say of the case, of which `asked` should be valid; each run took `seconds`."""
     valid = [pair for pair in pairs if not pair.invalid_because]
     measurement = asked >= PAIRS_MIN and seconds >= SECONDS_MIN
@@ -158,7 +180,9 @@ def ratio_between(metric: str, above: Sequence[Figures], below: Sequence[Figures
     return Ratio.over([a / b for a, b in both])
 
 
-def _judged(case: Case, runs: Mapping[str, Sequence[Figures]], measurement: bool) -> list[Judged]:
+def _judged(
+    case: Judgeable, runs: Mapping[str, Sequence[Figures]], measurement: bool
+) -> list[Judged]:
     """Every goal; and server CPU of every side against the first, where no goal speaks of it."""
     cpu, first = "server_cpu_us_per_label", next(iter(case.sides))
     wanted = [(goal.metric, goal.side, goal.against, goal) for goal in case.goals]

@@ -19,7 +19,7 @@ from bench.suite.compare import PAIRS_MIN, SECONDS_MIN, Checked, Judged, Pair, R
 from bench.suite.measure import Measured
 from bench.suite.metrics import over_runs
 
-__all__ = ["document", "lines", "progress_line"]
+__all__ = ["commit", "compared", "document", "judged_line", "lines", "machine", "progress_line"]
 
 
 def lines(case: Case, report: Report, measured: Measured, seconds: float) -> Iterator[str]:
@@ -32,7 +32,7 @@ def lines(case: Case, report: Report, measured: Measured, seconds: float) -> Ite
         seen = over_runs([pair.runs[side].figures for pair in measured.pairs])
         yield _side(side, figures) if figures else f"{_side(side, seen)}   NOT VALID"
     for judged in report.judged:
-        yield f"  {_judged(judged)}"
+        yield f"  {judged_line(judged)}"
     for checked in report.guards:
         yield f"  {_guard(checked)}"
     yield f"  floor of this run: {_floor(measured)}"
@@ -57,8 +57,8 @@ def document(case: Case, report: Report, measured: Measured, seconds: float) -> 
         "case": case.name,
         "about": case.about,
         "date": time.strftime("%Y-%m-%d"),
-        "commit": _commit(),
-        "machine": _machine(),
+        "commit": commit(),
+        "machine": machine(),
         "measurement": report.measurement,
         "pairs": report.pairs,
         "seconds": seconds,
@@ -67,7 +67,7 @@ def document(case: Case, report: Report, measured: Measured, seconds: float) -> 
         "loads": {name: side.load.model_dump() for name, side in case.sides.items()},
         "floor": {"echo": dict(measured.echo), "fdatasync_us_p99": measured.fdatasync_us_p99},
         "sides": {name: dict(figures) for name, figures in report.sides.items()},
-        "compared": [_compared(judged) for judged in report.judged],
+        "compared": [compared(judged) for judged in report.judged],
         "guards": [
             {"guard": c.guard.text, "side": c.side, "value": c.value, "holds": c.holds}
             for c in report.guards
@@ -84,7 +84,8 @@ def _run_figures(pair: Pair, side: str) -> dict[str, Any]:
     return figures | ({"invalid_because": run.invalid_because} if run.invalid_because else {})
 
 
-def _compared(judged: Judged) -> dict[str, Any]:
+def compared(judged: Judged) -> dict[str, Any]:
+    """The same for the result file."""
     goal = judged.goal
     return {
         "metric": judged.metric,
@@ -100,7 +101,7 @@ def _compared(judged: Judged) -> dict[str, Any]:
 
 def _method(case: Case, report: Report, seconds: float) -> str:
     pairs = "1 pair" if report.pairs == 1 else f"{report.pairs} pairs"
-    text = f"{pairs} of {seconds:g} s, {_machine()}, the sender beside it"
+    text = f"{pairs} of {seconds:g} s, {machine()}, the sender beside it"
     shapes = {side.load.schedule.shape for side in case.sides.values()}
     text += "; closed loop" if "saturate" in shapes else ""
     if report.measurement:
@@ -134,7 +135,8 @@ def _row(side: str, *cells: str) -> str:
     )
 
 
-def _judged(judged: Judged) -> str:
+def judged_line(judged: Judged) -> str:
+    """A ratio, its A/A, and the word on the demand."""
     goal = judged.goal
     demand = ""
     if goal:
@@ -166,11 +168,12 @@ def _floor(measured: Measured) -> str:
     return f"bare echo {cpu:.1f} µs/label, p99 {p99:.2f} ms; {disk}"
 
 
-def _machine() -> str:
+def machine() -> str:
+    """What the figures were measured on."""
     return f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}"
 
 
-def _commit() -> str:
+def commit() -> str:
     """Which tree was measured; a changed one says so."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
