@@ -26,6 +26,7 @@ from labeler.stores import registry
 from labeler.stores.base import Query, StoreUnavailableError
 from labeler.stores.dynamodb import DynamoStore
 from labeler.stores.dynamodb.items import item_of
+from labeler.stores.dynamodb.sending import Sender
 from tests.support.dynamodb import DynamoTable, servers
 from tests.support.fault_proxy import FaultProxy
 from tests.support.faults.account import Credentials
@@ -84,6 +85,32 @@ def test_a_row_that_dynamodb_cannot_hold_is_refused_alone_before_it_is_sent(
         assert refused == bad
     assert len(labels_table.rows()) == len(good)
     assert store.statuses(*bad) == ["refused"] * 4
+
+
+@servers("ministack")
+@pytest.mark.parametrize("way", ["hook", "client"])
+def test_a_write_is_sent_from_the_hook_and_else_by_the_client_with_the_same_items(
+    labels_table: DynamoTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """What the hook cannot sign it leaves to the client: botocore makes a request then."""
+    aws_variables(monkeypatch, labels_table.server)
+    attach = Sender.attach
+
+    def without_session(self: Sender, events: Any) -> None:
+        self._session = None
+        attach(self, events)
+
+    if way == "client":
+        monkeypatch.setattr(Sender, "attach", without_session)
+    requests: list[str] = []
+    with opened("dynamodb", dynamodb_settings(labels_table), tmp_path) as found:
+        client_of(found).meta.events.register(
+            "request-created.dynamodb.*",
+            lambda operation_name, **_: requests.append(operation_name),
+        )
+        assert found.statuses(row(1), row(2)) == ["stored"] * 2
+    assert requests == ([] if way == "hook" else ["BatchWriteItem"])
+    assert labels_table.items() == [item_of(row(1)), item_of(row(2))]
 
 
 def test_a_write_holds_at_most_what_a_call_may(store: OpenStore) -> None:

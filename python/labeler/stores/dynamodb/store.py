@@ -29,8 +29,9 @@ from labeler.stores.base import (
     encode_page_token,
 )
 from labeler.stores.dynamodb import items, table
-from labeler.stores.dynamodb.client import DynamoSettings, open_client, with_body
+from labeler.stores.dynamodb.client import DynamoSettings, open_client
 from labeler.stores.dynamodb.errors import GarbledError, meaning_of
+from labeler.stores.dynamodb.sending import with_body
 
 if TYPE_CHECKING:
     from types_aiobotocore_dynamodb import DynamoDBClient
