@@ -58,7 +58,9 @@ class Labeler:
             write_timeout_ms=10_000,
             # Fewer than there are rows: no key is held twice.
             held_rows_max=len(rows) // 2,
-            concurrency_max=16,
+            # As the loops of the other sides: client and server are never busy at the same time,
+            # and hardware threads of one core slow each other down.
+            concurrency_max=1,
         )
         self._writer = Writer(self._records, store, _NoGraves(), loop, limits, random.Random(7))
         self._writer.start()
