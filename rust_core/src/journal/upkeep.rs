@@ -67,6 +67,8 @@ impl Committer {
         }
         if self.upkeep.disk_full_until.is_some_and(|until| until <= now) {
             self.upkeep.disk_full_until = None;
+            // Where nothing has to grow now, nobody else would tell that it could.
+            self.publish_room();
         }
         if self.wants_segment() {
             self.fill(now)?;

@@ -481,3 +481,20 @@ fn what_may_wait_leaves_a_fifth_of_the_disk_to_others_in_an_outage() {
     hand.pass(Duration::from_secs(3)).unwrap();
     assert_eq!(admits(&hand), (true, true));
 }
+
+#[test]
+fn what_may_wait_is_let_in_again_when_the_disk_was_full_and_nothing_has_to_grow() {
+    let files = FaultyFiles::new();
+    let wide = JournalConfig { disk_bytes_max: 16384 * 64, ..config() };
+    let mut hand = Hand::open_with(wide, Arc::new(files.clone())).unwrap();
+    files.set_faults(|faults| faults.free_bytes = Some(0));
+    let mut numbers = Vec::new();
+    while admits(&hand).1 {
+        numbers.push(hand.commit(&[&[1; 100]]));
+        hand.settle().unwrap();
+    }
+    hand.journal.confirm(&numbers, Outcome::Stored);
+    files.set_faults(|faults| faults.free_bytes = None);
+    hand.pass(Duration::from_secs(10)).unwrap();
+    assert_eq!(admits(&hand), (true, true), "{:?}", hand.journal.stats());
+}
