@@ -334,7 +334,9 @@ def test_the_command_says_in_one_line_what_stops_it(
     assert "127.0.0.1:1" in str(gone.exception)
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     command = [sys.executable, "-m", "labeler.cli", *store_command(table, "check")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env=environment({})
+    )
     assert (done.returncode, len(done.stderr.strip().splitlines())) == (64, 1)
     assert "aws_access_key_id" in done.stderr.lower()
 

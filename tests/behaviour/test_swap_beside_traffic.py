@@ -17,6 +17,7 @@ import grpc
 import pytest
 
 from labeler.v1 import label_pb2, model_pb2
+from tests.support import threads
 from tests.support.accounting import balanced
 from tests.support.counts import counts
 from tests.support.made_models import NAME, settings, write_identity
@@ -154,10 +155,9 @@ class Held:
     """What the process holds: it must not grow with the operations."""
 
     def __init__(self, service: Service) -> None:
-        tasks = list(Path(f"/proc/{service.pid}/task").iterdir())
-        names = [(task / "comm").read_text() for task in tasks]
-        self.inference = sum(name.startswith("infer-") for name in names)
-        self.threads = len(tasks)
+        running = threads.names(service.pid).values()
+        self.inference = sum(name.startswith("infer-") for name in running)
+        self.threads = len(running)
         self.files = len(list(Path(f"/proc/{service.pid}/fd").iterdir()))
         self.resident = int(service.status()["process"]["resident_bytes"])
 

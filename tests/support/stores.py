@@ -46,10 +46,11 @@ def row(sequence: int, **changes: object) -> StoredRow:
 
 def dynamodb_settings(table: DynamoTable, url: str = "", **changes: Any) -> dict[str, Any]:
     """The section `[dynamodb]` for a table of a server, or of the proxy at `url`."""
-    place = {
+    place: dict[str, Any] = {
         "table": table.name,
         "region": table.server.region,
         "endpoint_url": url or table.server.url,
+        "connect_timeout_ms": 10_000,  # a busy machine is no fault of the store
     }
     return Dynamodb(**(place | changes)).model_dump()
 
