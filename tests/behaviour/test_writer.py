@@ -68,6 +68,7 @@ class Flaky:
         self.refuse: set[int] = set()
         self.poison: set[int] = set()
         self.give_back: set[str] = set()
+        self.too_busy: set[str] = set()
         self.hang: threading.Event | None = None
         self.sizes: list[int] = []
         self.written: Counter[int] = Counter()
@@ -79,12 +80,15 @@ class Flaky:
             raise self.failures.pop(0)
         if self.hang:
             self.hang.wait(20)
+        if {item.robot_id for item in rows} <= self.too_busy:
+            raise StoreUnavailableError("a part is too busy", kind="throttled_key")
         if any(item.journal_number in self.poison for item in rows):
             raise StoreRefusedError("one of them is not right")
         good = [
             item
             for item in rows
-            if item.journal_number not in self.refuse and item.robot_id not in self.give_back
+            if item.journal_number not in self.refuse
+            if item.robot_id not in self.give_back | self.too_busy
         ]
         done = dict(zip([item.key for item in good], self.store.write(good), strict=True))
         self.written.update(item.journal_number for item in good)
@@ -93,7 +97,7 @@ class Flaky:
         return [done.get(item.key) or self._told(item) for item in rows]
 
     def _told(self, row: StoredRow) -> Outcome:
-        if row.robot_id in self.give_back:
+        if row.robot_id in self.give_back | self.too_busy:
             return Outcome(Status.UNPROCESSED)
         return Outcome(Status.REFUSED, "not today")
 
@@ -289,17 +293,24 @@ def test_a_refused_batch_is_halved_until_its_culprits_stand_alone(
 
 
 def test_a_refused_row_without_room_for_dead_letters_waits_and_loses_nothing(
-    flaky: Flaky, deliver: Delivery, letters: Letters
+    flaky: Flaky, deliver: Delivery, letters: Letters, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The problem is told once and shown while it lasts, though all others are stored."""
     flaky.refuse, letters.full = {5}, True
     core = Journaled(rows(10))
     writer = deliver(core)
     core.wait_until(lambda: len(core.confirmed) == 9)
     until(lambda: writer.stats().problems["disk"] >= 2)
+    core.add(stored_row(11, 11, "robot-2"))
+    core.wait_until(lambda: 11 in core.confirmed)
+    until(lambda: writer.stats().batches_total >= 4)
+    assert writer.stats().problem_kind == "disk"
+    assert len([line for line in caplog.records if "wait in the journal" in line.message]) == 1
     assert 5 not in core.confirmed
     letters.full = False
     core.wait_until(lambda: core.confirmed.get(5) == "dead")
     assert letters.letters == {5: "not today"}
+    until(lambda: not writer.stats().problem_kind)
 
 
 def test_a_row_that_the_store_gives_back_waits_with_its_robot_and_nobody_else_does(
@@ -321,6 +332,23 @@ def test_a_row_that_the_store_gives_back_waits_with_its_robot_and_nobody_else_do
     core.wait_until(lambda: len(core.confirmed) == 122)
     until(lambda: not writer.stats().waiting_robots)
     assert max(flaky.written.values()) == 1
+
+
+def test_a_write_refused_for_one_busy_robot_holds_up_nobody_else(
+    flaky: Flaky, deliver: Delivery
+) -> None:
+    """Case W10: a call that holds nothing but a hot key's rows is refused as a whole."""
+    flaky.too_busy = {"hot"}
+    core = Journaled([stored_row(1, 1, "hot")])
+    hours = 3_600_000
+    writer = deliver(core, retry_ms_min=hours, retry_ms_max=hours)
+    until(lambda: writer.stats().problems["throttled_key"] == 1)
+    core.add(*rows(101)[1:])
+    core.wait_until(lambda: len(core.confirmed) == 100)
+    stats = writer.stats()
+    assert (stats.waiting_robots, stats.waiting_rows, stats.failures_total) == (1, 1, 1)
+    assert not stats.problem_kind, "labels are stored"
+    assert not flaky.written[1]
 
 
 def test_a_later_record_supersedes_one_that_waits(flaky: Flaky, deliver: Delivery) -> None:

@@ -26,6 +26,10 @@ class Trouble:
         """How often each kind was met, since the start."""
         return dict(self._counts)
 
+    def count(self, error: StoreUnavailableError) -> None:
+        """One that concerns some rows only: what is stored goes on, and no problem begins."""
+        self._counts[error.kind] += 1
+
     def met(self, error: StoreUnavailableError) -> None:
         """Another try failed; a line of the log where its kind is new."""
         self._begin(error.kind, error.message, None)

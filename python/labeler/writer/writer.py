@@ -46,6 +46,8 @@ _IDLE_MS = 200
 _HURRY_WAIT_S = 0.2
 """The longest back-off of a drain: a store that comes back is used while there is time."""
 
+_NOT_NOW = Outcome(Status.UNPROCESSED)
+
 Ended = Literal["stored", "superseded", "dead"]
 Results = list[tuple[Held, Outcome]]
 
@@ -100,6 +102,7 @@ class Writer:
         self._room = threading.Event()
         self._hurried = False
         self._unconfirmed: dict[Ended, list[int]] = {"stored": [], "superseded": [], "dead": []}
+        self._unburied: set[int] = set()  # refused, while no dead letter can be kept
         self._changed: asyncio.Event | None = None
         self._lanes: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._feed, name="labeler-writer", daemon=True)
@@ -291,6 +294,14 @@ class Writer:
         try:
             async with asyncio.timeout(self._limits.write_timeout_ms / 1000):
                 outcomes = await self._store.write(rows)
+        except StoreUnavailableError as error:
+            if error.kind != "throttled_key" or error.retry_after_s:
+                raise
+            # The parts of the store that these rows are in: their robots wait, and nobody else.
+            self._stats.add(failures_total=1)
+            self._trouble.count(error)
+            results.extend((held, _NOT_NOW) for held in batch)
+            return
         except StoreRefusedError as error:
             if len(batch) == 1:
                 results.append((batch[0], Outcome(Status.REFUSED, error.message)))
@@ -315,6 +326,7 @@ class Writer:
             superseded_total=len(settled.superseded),
             unprocessed_total=settled.unprocessed,
         )
+        self._unburied.difference_update(settled.stored, settled.superseded)
         self._confirm(settled.stored, "stored")
         self._confirm(settled.superseded, "superseded")
         for held, outcome in refused:
@@ -329,9 +341,11 @@ class Writer:
             if not isinstance(error, StoreUnavailableError):
                 error = StoreUnavailableError(f"no dead letter: {error!r}", kind="disk")
             self._trouble.met(error)
+            self._unburied.add(held.row.journal_number)
             self._window.postpone(held, time.monotonic())
             return
         obsolete = held.obsolete
+        self._unburied.difference_update((held.row.journal_number, *obsolete))
         self._window.forget(held, time.monotonic())
         self._stats.add(dead_total=1, superseded_total=len(obsolete))
         row = held.row
@@ -391,7 +405,8 @@ class Writer:
             self._gate.throttle(epoch, now, 0.0)
             return
         self._gate.succeed(epoch)
-        self._trouble.over()
+        if not self._unburied:
+            self._trouble.over()
 
 
 def _age_us(since_s: float | None, now_s: float) -> int:
