@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from bench.suite.burning import Burn
 from bench.suite.metrics import METRICS
 from labeler import config
 from labeler.config.problems import nearest, shown
@@ -137,6 +138,7 @@ class Side(_Table):
     server: Literal["echo", "labeler"]
     config: str = ""
     never_reading: NeverReading = 0
+    burn: Burn = ""
     load: Load
 
 
@@ -144,6 +146,7 @@ class _SideTable(_Table):
     server: Literal["echo", "labeler"]
     config: str = ""
     never_reading: NeverReading = 0
+    burn: Burn = ""
     load: dict[str, Any] = {}
 
 
@@ -256,6 +259,7 @@ def _sides(table: _CaseTable, raw: Mapping[str, Any], problems: list[str]) -> di
                 server=side.server,
                 config=side.config,
                 never_reading=side.never_reading,
+                burn=side.burn,
                 load=load,
             )
     return sides

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.suite.burning import burning
 from bench.suite.case import Case, Load, Side
 from bench.suite.compare import Pair, Run, order
 from bench.suite.metrics import Figures, figures_of, over_runs
@@ -116,7 +117,7 @@ def _start(case: Case, folder: Path, stack: ExitStack) -> dict[Spec, Server]:
 
 def _spec(case: Case, side: Side) -> Spec:
     config = case.config_of(side) if side.server == "labeler" else None
-    return Spec(side.server, case.server.threads, config)
+    return Spec(side.server, case.server.threads, config, burns=side.burn == "inside")
 
 
 def _floor_spec(case: Case) -> Spec:
@@ -133,13 +134,14 @@ def _floor_run(case: Case, options: Options, servers: Mapping[Spec, Server]) -> 
     if _echo_side(case):
         return {}
     first = next(iter(case.sides.values()))
-    echo = first.model_copy(update={"server": "echo", "never_reading": 0})
+    echo = first.model_copy(update={"server": "echo", "never_reading": 0, "burn": ""})
     return _run(case, echo, servers, options).figures
 
 
 def _run(case: Case, side: Side, servers: Mapping[Spec, Server], options: Options) -> Run:
     server = servers[_spec(case, side)]
-    with never_reading(server.address, side.never_reading):
+    idle = never_reading(server.address, side.never_reading)
+    with idle, burning(side.burn, server.burn_flag):
         server.begin()
         result = _send(plan_of(case, side.load, server, options.seconds))
     figures = figures_of(result, server.finish())

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from bench.suite.burning import burns_on_demand
 from bench.suite.metrics import STAGES
 from labeler.telemetry.reader import read_page
 
@@ -27,6 +28,7 @@ _READY_S = 60.0
 _SETTLED_S = 120.0
 _STOP_S = 60.0
 _POLL_S = 0.05
+_BURN = "burn"
 _TICK_US = 1e6 / os.sysconf("SC_CLK_TCK")
 _PATH_THREADS = ("transport", "infer-", "committer")
 
@@ -42,6 +44,8 @@ class Spec:
     kind: Literal["echo", "labeler"]
     threads: int
     config: Path | None = None
+    burns: bool = False
+    """Whether a Python thread of it burns when it is told to."""
 
 
 @dataclass
@@ -52,6 +56,8 @@ class Server:
     pid: int
     address: str
     admin_address: str
+    burn_flag: Path
+    """Says whether it burns, where it does so on demand; a file beside it may say so of another."""
     _before: tuple[float, float] = field(default=(0.0, 0.0), repr=False)
 
     def begin(self) -> None:
@@ -101,12 +107,14 @@ def running(spec: Spec, folder: Path) -> Iterator[Server]:
     folder.mkdir()
     log = folder / "log"
     kept = {name: text for name, text in os.environ.items() if not name.startswith("LABELER_")}
+    if spec.burns:
+        kept |= burns_on_demand(folder / _BURN)
     with log.open("wb") as out:
         process = subprocess.Popen(
             _command(spec, folder), stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=kept
         )
     try:
-        yield _ready(spec, process, log)
+        yield _ready(spec, process, folder)
     finally:
         process.terminate()
         try:
@@ -125,14 +133,14 @@ def _command(spec: Spec, folder: Path) -> Sequence[str]:
     return [*command, "--set", f"transport.threads={spec.threads}", "--set", "log.format=json"]
 
 
-def _ready(spec: Spec, process: subprocess.Popen[bytes], log: Path) -> Server:
+def _ready(spec: Spec, process: subprocess.Popen[bytes], folder: Path) -> Server:
     deadline = time.monotonic() + _READY_S
     while time.monotonic() < deadline:
         code = process.poll()
-        said = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        said = (folder / "log").read_text(encoding="utf-8", errors="replace").splitlines()
         for line in said:
             if found := _addresses(spec, line):
-                return _measurable(Server(spec, process.pid, *found))
+                return _measurable(Server(spec, process.pid, *found, folder / _BURN))
         if code is not None:
             raise ServerError("\n".join([f"{spec.kind} ended with {code}; it said:", *said[-20:]]))
         time.sleep(_POLL_S)

@@ -53,9 +53,10 @@ class Relay:
 
     def cut(self) -> None:
         """Resets what is open, on both sides; new connections pass."""
-        for link in self._links:
+        # Who is cut may be back before the last of them is: that link is not among these.
+        open_now, self._links = self._links, []
+        for link in open_now:
             link.reset()
-        self._links = []
 
     def _accept(self) -> None:
         while True:
