@@ -81,9 +81,9 @@ _METRICS = """# Metrics
 Made from the registry by `python -m labeler.reference docs`; do not edit.
 
 `http://ADMIN/metrics` has them as Prometheus text, `/status` the golden figures as JSON, and
-`labeler status` shows those; `/stages` has the stages' histograms, so that the difference of two
-readings gives the percentiles of any span. A scrape reads merged snapshots and never touches a
-thread of the label path.
+`labeler status` shows those; `/stages` has the histograms of the stages and of the event loop's
+lag, so that the difference of two readings gives the percentiles of any span. A scrape reads merged
+snapshots and never touches a thread of the label path.
 
 Two sums hold, exactly when nothing moves, and every term but the gauges only grows:
 

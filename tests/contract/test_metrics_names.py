@@ -108,7 +108,13 @@ class Reading:
         ]
 
     def writer(self) -> Mapping[str, Any]:
-        return WriterStats(batches_total=3, rows_total=6, problems={"outage": 1}).as_dict()
+        return WriterStats(
+            batches_total=3,
+            rows_total=6,
+            problems={"outage": 1},
+            loop_lag_us=[(90, 98), (40_000, 2)],
+            loop_lag_us_sum=88_000,
+        ).as_dict()
 
     def build(self) -> Mapping[str, str]:
         return {"version": "0.1.0", "profile": "release", "instance_id": "i"}
@@ -198,6 +204,17 @@ def test_a_stage_histogram_has_its_exact_sum_and_cumulative_buckets() -> None:
     assert buckets_by_bound["500000.0"] == 7
     assert buckets_by_bound["+Inf"] == 7
     assert [s.value for s in samples if s.name.endswith("_sum")] == [700]
+
+
+def test_the_loop_s_lag_is_a_histogram_in_metrics_and_percentiles_in_status() -> None:
+    samples = {s.labels.get("le", s.name): s.value for s in scrape()["labeler_loop_lag_us"].samples}
+    assert (samples["100.0"], samples["50000.0"], samples["+Inf"]) == (98, 100, 100)
+    assert samples["labeler_loop_lag_us_sum"] == 88_000
+    window = StatusWindow(Reading())
+    writer = window.status()["writer"]
+    assert (writer["loop_lag_us_p50"], writer["loop_lag_us_p99"]) == (90, 40_000)
+    assert "loop_lag_us" not in writer
+    assert window.stages()["loop_lag_us"] == [(90, 98), (40_000, 2)]
 
 
 def test_two_services_in_one_process_have_metrics_of_their_own() -> None:

@@ -295,7 +295,11 @@ ADOPTED_PENDING = Metric(
     "labeler_adopted_pending", "gauge", "records", (), "Labels in those, not yet stored."
 )
 LOOP_LAG = Metric(
-    "labeler_loop_lag_us_max", "gauge", "µs", (), "Latest timer of the event loop since the start."
+    "labeler_loop_lag_us",
+    "histogram",
+    "µs",
+    (),
+    "How late timers of the control side's event loop are.",
 )
 
 ALL: tuple[Metric, ...] = tuple(

@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from labeler.telemetry import names
-from labeler.telemetry.histograms import buckets
+from labeler.telemetry.histograms import Counts, buckets
 from labeler.telemetry.names import Metric
 
 __all__ = ["Exposition", "Reading"]
@@ -116,6 +116,12 @@ def _one(metric: Metric, value: float) -> Family:
     return _family(metric, [((), value)])
 
 
+def _times(metric: Metric, counts: Counts, sum_us: int) -> Family:
+    family = HistogramMetricFamily(metric.name, metric.meaning)
+    family.add_metric([], buckets(counts, names.STAGE_US_BOUNDS), sum_us)
+    return family
+
+
 def _service(snapshot: Mapping[str, Any], build: Mapping[str, str]) -> Iterator[Family]:
     info = InfoMetricFamily(names.BUILD.name, names.BUILD.meaning)
     info.add_metric([], dict(build))
@@ -204,11 +210,7 @@ def _journal(journal: Mapping[str, Any]) -> Iterator[Family]:
     )
     for metric, field in single:
         yield _one(metric, journal[field])
-    commit = names.JOURNAL_COMMIT_US
-    family = HistogramMetricFamily(commit.name, commit.meaning, labels=commit.labels)
-    counts = buckets(journal["commit_us"], names.STAGE_US_BOUNDS)
-    family.add_metric([], counts, journal["commit_us_sum"])
-    yield family
+    yield _times(names.JOURNAL_COMMIT_US, journal["commit_us"], journal["commit_us_sum"])
 
 
 def _transport(snapshot: Mapping[str, Any]) -> Iterator[Family]:
@@ -246,4 +248,4 @@ def _writer(writer: Mapping[str, Any]) -> Iterator[Family]:
     yield _one(names.WRITER_WAITING_ROBOTS, writer["waiting_robots"])
     yield _one(names.WRITER_LAG, writer["lag_us"])
     yield _one(names.WRITER_FAILING, writer["failing_us"])
-    yield _one(names.LOOP_LAG, writer["loop_lag_us_max"])
+    yield _times(names.LOOP_LAG, writer["loop_lag_us"], writer["loop_lag_us_sum"])

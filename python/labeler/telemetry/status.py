@@ -66,22 +66,22 @@ class StatusWindow:
             "methods": snapshot["methods"],
             "errors": snapshot["errors"],
             "queues": [_without(queue, "batch_rows") for queue in snapshot["queues"]],
-            "journal": _without(journal, "commit_us")
-            | {f"commit_us_{name}": value for name, value in summary(journal["commit_us"]).items()},
-            "writer": dict(writer),
+            "journal": _summed(journal, "commit_us"),
+            "writer": _summed(writer, "loop_lag_us"),
             "adopted": dict(self._reading.adopted()),
             "transport": snapshot["transport"],
             "logs_dropped_total": snapshot["logs"]["dropped_total"] + self._reading.logs_dropped(),
         }
 
     def stages(self) -> dict[str, Any]:
-        """The stages' histograms since the start, for whoever measures a span of his own."""
+        """The histograms since the start, for whoever measures a span of his own."""
         stages = self._reading.stages()
         snapshot = self._reading.snapshot()
         return {
             "started_unix_us": snapshot["started_unix_us"],
             "uptime_us": snapshot["uptime_us"],
             "stages": stages,
+            "loop_lag_us": self._reading.writer()["loop_lag_us"],
         }
 
 
@@ -113,6 +113,12 @@ def _moment(snapshot: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) ->
 
 def _key(stage: Mapping[str, Any]) -> tuple[str, str, str]:
     return stage["stage"], stage["model"], stage["version"]
+
+
+def _summed(table: Mapping[str, Any], histogram: str) -> dict[str, Any]:
+    """The table with the percentiles since the start in place of the histogram."""
+    shares = summary(table[histogram]).items()
+    return _without(table, histogram) | {f"{histogram}_{name}": value for name, value in shares}
 
 
 def _without(table: Mapping[str, Any], key: str) -> dict[str, Any]:

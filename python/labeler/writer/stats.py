@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,7 +30,9 @@ class WriterStats:
     writes_under_way: int = 0
     concurrency_limit: int = 0
     lag_us: int = 0
-    loop_lag_us_max: int = 0
+    loop_lag_us: Sequence[tuple[int, int]] = ()
+    """A histogram: (upper bound, count)."""
+    loop_lag_us_sum: int = 0
     failing_us: int = 0
     problems: Mapping[str, int] = field(default_factory=dict)
     problem: str = ""
