@@ -6,6 +6,7 @@ server are elsewhere).
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 from collections import Counter
@@ -349,6 +350,41 @@ def test_a_write_refused_for_one_busy_robot_holds_up_nobody_else(
     assert (stats.waiting_robots, stats.waiting_rows, stats.failures_total) == (1, 1, 1)
     assert not stats.problem_kind, "labels are stored"
     assert not flaky.written[1]
+
+
+def test_a_few_busy_robots_hold_up_nobody_else_however_small_the_writes(
+    flaky: Flaky, deliver: Delivery
+) -> None:
+    """Case W10: a write of nothing but busy robots' rows comes back whole, from several robots."""
+    busy = [stored_row(n, n, f"busy-{n}") for n in range(1, 8)]
+    flaky.give_back = {item.robot_id for item in busy}
+    core = Journaled(busy)
+    hours = 3_600_000
+    writer = deliver(core, retry_ms_min=hours, retry_ms_max=hours)
+    until(lambda: writer.stats().waiting_robots == 7)
+    core.add(*rows(107)[7:])
+    core.wait_until(lambda: len(core.confirmed) == 100)
+    stats = writer.stats()
+    assert (stats.waiting_rows, stats.failures_total, stats.problem_kind) == (7, 0, "")
+
+
+def test_a_table_that_gives_back_any_robot_s_rows_is_left_alone_for_a_while(
+    flaky: Flaky, deliver: Delivery, loop: LoopThread
+) -> None:
+    """Case W10: not a part of the store has too much to do but all of it, though it says not so."""
+    all_robots = [stored_row(n, n, f"robot-{n}") for n in range(1, 21)]
+    flaky.give_back = {item.robot_id for item in all_robots}
+    core = Journaled(all_robots)
+    hours = 3_600_000
+    writer = deliver(core, retry_ms_min=hours, retry_ms_max=hours)
+    until(lambda: writer.stats().problem_kind == "throttled_table")
+    core.add(stored_row(21, 21, "robot-21"))
+    until(lambda: writer.stats().held_rows == 21)
+    loop.call(asyncio.sleep(0), 20)
+    assert flaky.sizes == [20], "nobody's row is sent meanwhile"
+    flaky.give_back = set()
+    assert writer.drain(20, lambda: len(core.confirmed) == 21)
+    until(lambda: not writer.stats().problem_kind)
 
 
 def test_a_later_record_supersedes_one_that_waits(flaky: Flaky, deliver: Delivery) -> None:

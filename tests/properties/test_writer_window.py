@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from labeler.stores.base import STORED, Outcome, Status
 from labeler.writer.backoff import Backoff
-from labeler.writer.gate import Gate
+from labeler.writer.gate import Gate, Spread
 from labeler.writer.window import Held, Window
 from tests.support.journaled import stored_row
 
@@ -193,6 +193,41 @@ def test_the_gate_grows_by_success_halves_by_throttles_and_probes_after_an_outag
     assert not gate.is_open(20.0), "the probe goes alone"
     gate.succeed(probe)
     assert gate.limit == 2
+
+
+def test_a_part_that_is_busy_is_no_throttle_of_the_table() -> None:
+    """A quarter of the robots: one of the four partitions of a new table."""
+    spread, robots = Spread(), [f"robot-{n}" for n in range(200)]
+    back = set(robots[::4])
+    rng = random.Random(3)
+    for _ in range(500):
+        write = set(rng.sample(robots, 25))
+        assert not spread.is_wide(write - back, write & back)
+
+
+def test_next_tries_of_few_busy_robots_are_no_throttle_of_the_table() -> None:
+    spread = Spread()
+    cool = iter(range(10_000))
+    for _ in range(100):
+        busy = {f"busy-{n}" for n in range(7)}
+        assert not spread.is_wide((), busy)
+        assert not spread.is_wide((), {"busy-1", "busy-2"})
+        assert not spread.is_wide([f"cool-{next(cool)}"], ())
+
+
+@given(st.integers(8, 300), st.integers(1, 25), st.integers(0, 99))
+def test_a_table_that_gives_back_three_of_four_rows_is_found_in_writes_of_any_size(
+    robots: int, rows: int, seed: int
+) -> None:
+    spread, rng = Spread(), random.Random(seed)
+    found = []
+    for _ in range(max(40, 400 // rows)):
+        write = [f"robot-{rng.randrange(robots)}" for _ in range(rows)]
+        back = {robot for robot in write if rng.random() < 0.75}
+        found.append(spread.is_wide(set(write) - back, back))
+    assert any(found)
+    assert not spread.is_wide({f"robot-{n}" for n in range(robots)}, ()), "it gave back nothing"
+    assert not spread.is_wide((), {"robot-0"}), "what was heard before is over"
 
 
 def test_the_gate_keeps_to_the_time_that_the_store_asks_for() -> None:

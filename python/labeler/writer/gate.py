@@ -1,5 +1,7 @@
 """How many writes may be under way: AIMD on throttles, and one probe after an outage. Pure.
 
+`Spread` tells a throttle of all that is stored from that of a part.
+
 The limit rises by one for each write that succeeds until the first throttle, from then on by one
 for each round of writes; a throttle halves it, an outage sets it to one. Chiu and Jain, "Analysis
 of the increase and decrease algorithms for congestion avoidance in computer networks", 1989.
@@ -7,9 +9,15 @@ of the increase and decrease algorithms for congestion avoidance in computer net
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Collection
+
 from labeler.writer.backoff import Backoff
 
-__all__ = ["Gate"]
+__all__ = ["Gate", "Spread"]
+
+_RECENT_ROBOTS = 64
+_FEW_ROBOTS = 8
 
 
 class Gate:
@@ -82,3 +90,30 @@ class Gate:
         self._epoch += 1
         self._limit = max(1.0, limit)
         self._shut_until_s = now_s + max(retry_after_s, self._backoff.next_s())
+
+
+class Spread:
+    """Whether rows that the store gives back tell of a part that is busy, or of all of it. Pure.
+
+    The store says which rows come back and not why. A throttle of the table hits any robot; a busy
+    part keeps hitting the same ones, whose back-off is enough. So robots are counted and not rows,
+    by what was last heard of each, over several writes: one write can consist of nothing but a few
+    busy robots' next tries. It is the table where at least half of the last `_RECENT_ROBOTS` came
+    back; a new table of DynamoDB has four partitions, and one that is busy gives back a quarter of
+    the robots. Below `_FEW_ROBOTS` nobody can tell, and each of them waits by itself anyway.
+    """
+
+    def __init__(self) -> None:
+        """Nothing heard yet."""
+        self._came_back: OrderedDict[str, bool] = OrderedDict()
+
+    def is_wide(self, stored: Collection[str], back: Collection[str]) -> bool:
+        """After one more write, of these robots: whether what it gave back is the table's fault."""
+        for robots, came_back in ((stored, False), (back, True)):
+            for robot in robots:
+                self._came_back[robot] = came_back
+                self._came_back.move_to_end(robot)
+        while len(self._came_back) > _RECENT_ROBOTS:
+            self._came_back.popitem(last=False)
+        count = sum(self._came_back.values())
+        return bool(back) and count >= max(_FEW_ROBOTS, len(self._came_back) / 2)

@@ -30,7 +30,7 @@ from labeler.stores.base import (
     StoreUnavailableError,
 )
 from labeler.writer.backoff import Backoff
-from labeler.writer.gate import Gate
+from labeler.writer.gate import Gate, Spread
 from labeler.writer.stats import WriterStats
 from labeler.writer.trouble import Trouble
 from labeler.writer.window import Held, Window
@@ -47,6 +47,7 @@ _HURRY_WAIT_S = 0.2
 """The longest back-off of a drain: a store that comes back is used while there is time."""
 
 _NOT_NOW = Outcome(Status.UNPROCESSED)
+_GIVEN_BACK = "the store gives back rows of half of the robots and more"
 
 Ended = Literal["stored", "superseded", "dead"]
 Results = list[tuple[Held, Outcome]]
@@ -94,6 +95,7 @@ class Writer:
         self._rows_max = min(limits.rows_max, store.limits.rows_max)
         self._window = Window(limits.held_rows_max, backoff)
         self._gate = Gate(min(limits.concurrency_max, store.limits.concurrency_max), backoff())
+        self._spread = Spread()
         self._feeding = backoff()
         self._trouble = Trouble()
         self._stats = WriterStats()
@@ -397,12 +399,14 @@ class Writer:
             self._gate.fail(epoch, now, error.retry_after_s)
 
     def _succeeded(self, epoch: int, results: Results, began_s: float) -> None:
-        """Of a write that gives back most of its rows, of several robots, the table is at fault."""
+        """The store answered for each row; where it gives back too many, all must slow down."""
         now = time.monotonic()
         self._stats.add(batches_total=1, write_us_sum=_age_us(began_s, now))
         back = {held.row.robot_id for held, out in results if out.status is Status.UNPROCESSED}
-        if len(back) >= max(2, len(results) // 2):
-            self._stats.add(failures_total=1)
+        taken = {held.row.robot_id for held, _ in results} - back
+        if self._spread.is_wide(taken, back):
+            told = StoreUnavailableError(_GIVEN_BACK, kind="throttled_table")
+            (self._trouble.count if taken else self._trouble.met)(told)
             self._gate.throttle(epoch, now, 0.0)
             return
         self._gate.succeed(epoch)
