@@ -286,9 +286,13 @@ def test_bytes_that_are_no_label_are_listed_shown_and_dropped_but_not_redriven(
     shown = json.loads(dlq(state_dir, "show", "u12", "--json").stdout)
     assert (shown["kind"], shown["journal_number"]) == ("undecodable", 12)
     assert shown["body_hex"] == "fffe"
+    assert shown["reason"] == "its bytes are no label: the bytes end between two fields"
+    only = listed(state_dir, "--reason", "the bytes end in field")
+    assert [item["id"] for item in only["dead_letters"]] == []
+    assert only["reasons"][shown["reason"]] == 1
     refused = dlq(state_dir, "redrive", "1", "u12")
     assert refused.returncode == 1
-    assert "u12 cannot be redriven" in refused.stderr
+    assert "u12 cannot be redriven: its bytes are no label" in refused.stderr
     assert "3 stored" in dlq(state_dir, "redrive", "--all").stdout
     assert "1 dropped" in dlq(state_dir, "purge", "u12", "--yes").stdout
     assert not kept.exists()

@@ -5,6 +5,7 @@ Full counts: about 30 s.
 
 from __future__ import annotations
 
+import json
 import random
 import socket
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from labeler._core import journal_stat
 from labeler.telemetry import names
+from labeler.writer.undecodable import undecodable
 from tests.support.accounting import balanced
 from tests.support.counts import counts
 from tests.support.database import acknowledged, lost_or_changed, stored, write_locked
@@ -86,6 +88,12 @@ def test_records_that_mean_nothing_to_us_are_dead_with_reason_and_bytes_and_the_
     change(segment, found[3], lambda body: b"\xff" * len(body))
     change(segment, found[7], newer_field)
     change(segment, found[11], further_field)
+    dumped = run_labeler("journal", "dump", str(service.state_dir), "--json")
+    lines = [json.loads(line) for line in dumped.stdout.splitlines()]
+    assert dumped.returncode == 0, dumped.stderr
+    assert [line["number"] for line in lines] == [record.number for record in found]
+    assert [n for n, line in enumerate(lines) if "undecodable" in line] == [3, 7]
+    assert "is no label" in run_labeler("journal", "dump", str(service.state_dir)).stdout
     last = start_service(**SMALL)
     rest = balanced(last)
     assert rest.records().parts["dead"] == 2
@@ -96,6 +104,11 @@ def test_records_that_mean_nothing_to_us_are_dead_with_reason_and_bytes_and_the_
         assert line["bytes"] == record.body.stop - record.body.start
         kept = last.state_dir / "journal" / line["kept_as"]
         assert kept.read_bytes() == segment.read_bytes()[record.body]
+    reasons = {item.number: item.reason() for item in undecodable(last.state_dir)}
+    assert reasons == {
+        found[3].number: "its bytes are no label: a number between two fields does not end",
+        found[7].number: "its bytes are no label: field 2 (sequence) is a text, expected a number",
+    }
     told_labels = acknowledged(fleet)
     missing = lost_or_changed(fleet, last.database)
     assert len(missing) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from labeler.config import Config, Facts, Sources, load, state_path
 from labeler.errors import DiskError, InvalidRequestError
 from labeler.stores import registry
 from labeler.writer.dead_letters import DeadLetter, DeadLetters
-from labeler.writer.undecodable import REASON, Undecodable, remove, undecodable
+from labeler.writer.undecodable import Undecodable, remove, undecodable
 
 __all__ = ["Found", "Item", "Selection", "checked", "counts", "open_all"]
 
@@ -66,10 +67,11 @@ class Found:
         """Errors: `InvalidRequestError` where one is named that can't be written again."""
         selection.must_choose()
         chosen = list(self.matching(selection))
-        broken = [item.id for item in chosen if isinstance(item, Undecodable)]
+        broken = [item for item in chosen if isinstance(item, Undecodable)]
         if selection.ids and broken:
             raise InvalidRequestError(
-                f"{broken[0]} cannot be redriven: {REASON}; keep it with `labeler dlq export`"
+                f"{broken[0].id} cannot be redriven: {broken[0].reason()}; "
+                "keep it with `labeler dlq export`"
             )
         return [item for item in chosen if isinstance(item, DeadLetter)]
 
@@ -103,9 +105,10 @@ class Found:
         ):
             yield from (letter for letter in page if selection.fits(letter.reason))
             after_id = page[-1].id
-        if selection.robot is None and selection.fits(REASON):
+        if selection.robot is None:
             least = number if kind is Undecodable else -1
-            yield from (item for item in undecodable(self.state_dir) if item.number > least)
+            behind = (item for item in undecodable(self.state_dir) if item.number > least)
+            yield from (item for item in behind if selection.fits(item.reason()))
 
 
 def _read_id(text: str) -> tuple[type[Item], int]:
@@ -133,7 +136,6 @@ def open_all(config: Config) -> Iterator[Found]:
 
 def counts(found: Found) -> tuple[int, dict[str, int]]:
     """How many there are in all, and by reason."""
-    reasons = found.letters.counts_by_reason()
-    if broken := len(undecodable(found.state_dir)):
-        reasons = {REASON: broken, **reasons}
-    return sum(reasons.values()), reasons
+    reasons = Counter(item.reason() for item in undecodable(found.state_dir))
+    reasons.update(found.letters.counts_by_reason())
+    return reasons.total(), dict(reasons.most_common())

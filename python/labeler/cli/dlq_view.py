@@ -9,7 +9,7 @@ from typing import Any
 from labeler.cli.dlq_select import Item
 from labeler.cli.tables import amount, out, table
 from labeler.writer.dead_letters import row_fields
-from labeler.writer.undecodable import REASON, Undecodable
+from labeler.writer.undecodable import Undecodable
 
 __all__ = ["as_dict", "reasons_line", "show_letter", "show_table"]
 
@@ -25,7 +25,7 @@ def as_dict(item: Item) -> dict[str, Any]:
         return {
             "id": item.id,
             "kind": "undecodable",
-            "reason": REASON,
+            "reason": item.reason(),
             "at_unix_us": item.at_unix_us,
             "journal_number": item.number,
             "body_hex": kept.hex(),
@@ -52,7 +52,7 @@ def show_table(items: Sequence[Item]) -> None:
 def _line(item: Item) -> list[str]:
     since = _time(item.at_unix_us)
     if isinstance(item, Undecodable):
-        return [item.id, "?", "?", "?", since, "-", _short(REASON)]
+        return [item.id, "?", "?", "?", since, "-", _short(item.reason())]
     row = item.row
     texts = [str(item.id), _plain(row.robot_id), str(row.sequence), _plain(row.label)]
     return [*texts, since, str(item.tries), _short(_plain(item.reason))]

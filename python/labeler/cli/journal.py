@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,7 @@ from labeler.stores import registry
 __all__ = ["register"]
 
 _DUMP_ROWS = 1000
+_UNDECODABLE = re.compile(r"record (\d+): (.*)")
 _NUMBER_MAX = (1 << 63) - 1
 _PROGRESS_S = 2.0
 
@@ -133,15 +135,14 @@ def dump(
       labeler journal dump ./labeler-state --rows 20
       labeler journal dump ./labeler-state --from 1000 --json | jq .label
     """
-    from labeler import service
-
     path, left, number = str(_journal(directory)), rows_max, from_number
     while rows_max == 0 or left > 0:
-        wanted = min(left, _DUMP_ROWS) if rows_max else _DUMP_ROWS
-        group = service.journal_dump(path, number, wanted)
+        group = _next_records(path, number, min(left, _DUMP_ROWS) if rows_max else _DUMP_ROWS)
         for record in group:
             if as_json:
                 print(json.dumps(record, ensure_ascii=False, default=str))
+            elif "undecodable" in record:
+                print(f"{record['number']:>12} is no label: {record['undecodable']}")
             else:
                 state = "pending" if record.get("pending") else "done"
                 print(
@@ -153,6 +154,22 @@ def dump(
             return
         left -= len(group)
         number = group[-1]["number"] + 1
+
+
+def _next_records(path: str, number: int, rows_max: int) -> Sequence[Mapping[str, Any]]:
+    """Some of the records from `number` on; one that can't be read alone, with `undecodable`."""
+    from labeler import service
+
+    while True:
+        try:
+            return service.journal_dump(path, number, rows_max)
+        except ValueError as error:
+            broken = _UNDECODABLE.match(str(error))
+            if broken is None:
+                raise
+            if rows_max == 1:
+                return [{"number": int(broken[1]), "undecodable": broken[2]}]
+            rows_max = max(1, min(int(broken[1]) - number, rows_max // 2))
 
 
 def deliver(

@@ -1,7 +1,7 @@
 """Journal records whose bytes are no label: kept by the core in `journal/quarantine/`, a file each.
 
-They count as dead and can't be redriven: nobody knows which label they were. The core says in its
-log where the decoding broke; the file holds the bytes alone.
+They count as dead and can't be redriven: nobody knows which label they were. The file holds the
+bytes alone; what is wrong with them is found again when somebody looks.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labeler.errors import DiskError
+from labeler.writer.record_bytes import what_is_wrong
 
-__all__ = ["REASON", "Undecodable", "remove", "undecodable"]
-
-REASON = "no label can be read from the record's bytes; the log of that time says why"
+__all__ = ["Undecodable", "remove", "undecodable"]
 
 _NAME = re.compile(r"record-(\d{20})")
 
@@ -34,6 +33,16 @@ class Undecodable:
     def id(self) -> str:
         """What commands call it."""
         return f"u{self.number}"
+
+    def reason(self) -> str:
+        """Why no label can be read from it."""
+        try:
+            wrong = what_is_wrong(self.body())
+        except DiskError as error:
+            return error.message
+        if not wrong:
+            return "it is a label to this program, and was none to the one that gave it up"
+        return f"its bytes are no label: {wrong}"
 
     def body(self) -> bytes:
         """The bytes. Errors: `DiskError`."""
