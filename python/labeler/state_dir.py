@@ -17,7 +17,7 @@ __all__ = ["check"]
 
 _OURS = (
     *("instance_id", "labels.sqlite3*", "dead_letters.sqlite3*"),
-    *("journal", "journal/lock", "journal/segment-*.log*"),
+    *("journal", "journal/lock", "journal/segment-*.log*", "journal/quarantine"),
 )
 
 

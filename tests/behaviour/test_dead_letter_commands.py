@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -25,29 +23,13 @@ from labeler.stores.base import StoredRow
 from labeler.stores.sqlite import SqliteStore
 from labeler.writer.dead_letters import FILE_NAME, DeadLetter, DeadLetters
 from tests.support.accounting import balanced
-from tests.support.database import stored, write_locked
+from tests.support.database import REFUSAL as REASON
+from tests.support.database import refusing, stored, write_locked
 from tests.support.service import StartService, environment, run_labeler
 from tests.support.waiting import eventually
 
 READINGS = [0.5] * 24
-REASON = "rows of this robot are not taken"
 ROW = StoredRow("bad", 1, "stop", 0, 0.5, "m", "1", 1, 10, 5, "", "instance", "journal", 7)
-
-
-@contextmanager
-def refusing(database: Path) -> Iterator[None]:
-    """The store takes no row of the robot `bad` meanwhile."""
-    with closing(sqlite3.connect(database, timeout=10)) as connection:
-        for event in ("INSERT", "UPDATE"):
-            connection.execute(
-                f"CREATE TRIGGER refuse_{event} BEFORE {event} ON labels "
-                f"WHEN new.robot_id = 'bad' BEGIN SELECT RAISE(ABORT, '{REASON}'); END"
-            )
-        connection.commit()
-        yield
-        for event in ("INSERT", "UPDATE"):
-            connection.execute(f"DROP TRIGGER refuse_{event}")
-        connection.commit()
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,14 @@ import pytest
 from labeler.telemetry import names
 from labeler.writer.dead_letters import FILE_NAME, DeadLetters
 from tests.support.accounting import balanced
-from tests.support.database import Key, acknowledged, lost_or_changed, stored, write_locked
+from tests.support.database import (
+    Key,
+    acknowledged,
+    lost_or_changed,
+    refusing,
+    stored,
+    write_locked,
+)
 from tests.support.dynamodb import DynamoTable
 from tests.support.journal_bytes import change, crc32c, flip, groups, records, segments
 from tests.support.load import Fleet, Robot, robots
@@ -110,19 +117,6 @@ def in_use(directory: Path) -> Iterator[None]:
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
-        yield
-
-
-@contextmanager
-def refusing(database: Path, robot_id: str) -> Iterator[None]:
-    """A store that takes no row of one robot."""
-    run_labeler("store", "ensure", sqlite__path=str(database), state_dir=str(database.parent))
-    with closing(sqlite3.connect(database, timeout=10)) as connection:
-        connection.execute(
-            "CREATE TRIGGER refuse BEFORE INSERT ON labels "
-            f"WHEN new.robot_id = '{robot_id}' BEGIN SELECT RAISE(ABORT, 'not taken'); END"
-        )
-        connection.commit()
         yield
 
 
@@ -280,6 +274,7 @@ def test_what_the_store_refuses_is_a_dead_letter_of_the_directory_that_was_left(
     pod: Path, told: list[Robot], database: Path
 ) -> None:
     refused = told[0].robot_id
+    run_labeler("store", "ensure", sqlite__path=str(database), state_dir=str(database.parent))
     with refusing(database, refused):
         done = deliver(pod, database, "--json")
     assert done.returncode == 0, done.stderr

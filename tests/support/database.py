@@ -46,3 +46,22 @@ def write_locked(database: Path) -> Iterator[None]:
             yield
         finally:
             connection.execute("ROLLBACK")
+
+
+REFUSAL = "rows of this robot are not taken"
+
+
+@contextmanager
+def refusing(database: Path, robot_id: str = "bad") -> Iterator[None]:
+    """The store takes no row of the robot meanwhile."""
+    with closing(sqlite3.connect(database, timeout=10)) as connection:
+        for event in ("INSERT", "UPDATE"):
+            connection.execute(
+                f"CREATE TRIGGER refuse_{event} BEFORE {event} ON labels WHEN "
+                f"new.robot_id = '{robot_id}' BEGIN SELECT RAISE(ABORT, '{REFUSAL}'); END"
+            )
+        connection.commit()
+        yield
+        for event in ("INSERT", "UPDATE"):
+            connection.execute(f"DROP TRIGGER refuse_{event}")
+        connection.commit()
