@@ -194,6 +194,28 @@ def test_of_one_key_the_later_record_is_stored_and_the_others_are_superseded(
     assert (found.instance_id, found.journal_id) == ("instance", "journal")
 
 
+@pytest.mark.parametrize("end", ["stored", "dead"])
+def test_a_record_ends_after_those_that_it_replaces(
+    flaky: Flaky, deliver: Delivery, end: str
+) -> None:
+    """Cut off in between, the other way round, the next start would write the earlier one over it.
+
+    Whether the end of those can be told at once or is told again.
+    """
+    flaky.refuse = {4} if end == "dead" else set()
+    core = Journaled([stored_row(n, 7) for n in range(1, 5)])
+    real, failures = core.confirm, [MemoryError()]
+
+    def confirm(numbers: Sequence[int], outcome: str) -> None:
+        if outcome == "superseded" and failures:
+            raise failures.pop()
+        real(numbers, outcome)
+
+    core.confirm = confirm  # type: ignore[method-assign]
+    deliver.of_all(core, {1, 2, 3, 4})
+    assert list(core.confirmed.items())[-1] == (4, end)
+
+
 def test_an_outage_loses_nothing_and_is_counted_by_its_kind(
     flaky: Flaky, deliver: Delivery
 ) -> None:

@@ -103,7 +103,9 @@ class Writer:
         self._hurry, self._stop = threading.Event(), threading.Event()
         self._room = threading.Event()
         self._hurried = False
-        self._unconfirmed: dict[Ended, list[int]] = {"stored": [], "superseded": [], "dead": []}
+        # In this order: a crash in between must not leave an earlier record of a key alone, which
+        # the next start would write over the later one.
+        self._unconfirmed: dict[Ended, list[int]] = {"superseded": [], "stored": [], "dead": []}
         self._unburied: set[int] = set()  # refused, while no dead letter can be kept
         self._changed: asyncio.Event | None = None
         self._lanes: set[asyncio.Task[None]] = set()
@@ -330,8 +332,7 @@ class Writer:
             unprocessed_total=settled.unprocessed,
         )
         self._unburied.difference_update(settled.stored, settled.superseded)
-        self._confirm(settled.stored, "stored")
-        self._confirm(settled.superseded, "superseded")
+        self._confirm(superseded=settled.superseded, stored=settled.stored)
         for held, outcome in refused:
             await self._bury(held, outcome.reason)
 
@@ -363,11 +364,17 @@ class Writer:
                 }
             },
         )
-        self._confirm([row.journal_number], "dead")
-        self._confirm(obsolete, "superseded")
+        self._confirm(superseded=obsolete, dead=[row.journal_number])
 
-    def _confirm(self, numbers: list[int], outcome: Ended) -> None:
-        self._unconfirmed[outcome] += numbers
+    def _confirm(
+        self,
+        superseded: Sequence[int],
+        stored: Sequence[int] = (),
+        dead: Sequence[int] = (),
+    ) -> None:
+        self._unconfirmed["superseded"] += superseded
+        self._unconfirmed["stored"] += stored
+        self._unconfirmed["dead"] += dead
         self._confirm_all()
 
     def _confirm_all(self) -> None:
@@ -383,6 +390,7 @@ class Writer:
             except BaseException as error:  # a panic of the core is no `Exception`
                 self._crashed("labels are stored but could not be confirmed", error)
                 asyncio.get_running_loop().call_later(_HURRY_WAIT_S, self._wake_here)
+                return
 
     def _crashed(self, what: str, error: BaseException) -> None:
         self._stats.add(crashes_total=1)
