@@ -168,6 +168,25 @@ def test_a_later_write_of_a_key_stays(store: OpenStore) -> None:
     assert math.isnan(found.confidence)
 
 
+def test_a_row_out_of_order_leaves_a_later_record_of_its_journal(store: OpenStore) -> None:
+    """What a redrive writes; another journal's row gives way, since no order is known."""
+    held = [row(n, journal_number=5, label="held") for n in range(1, 6)]
+    store.write(*held)
+    late = [
+        row(1, journal_number=4, label="earlier"),
+        row(2, journal_number=5, label="the same again"),
+        row(3, journal_number=6, label="later"),
+        row(4, journal_number=1, label="another's", journal_id="other"),
+        row(5, sku="\ud800"),
+        row(6, label="new"),
+    ]
+    told = ["superseded", "stored", "stored", "stored", "refused", "stored"]
+    assert store.rewritten(*late) == told
+    expected = [item for item, status in zip(late, told, strict=True) if status == "stored"]
+    kept = [*expected, held[0], held[4]]
+    assert [store.get(*item.key) for item in kept] == kept
+
+
 def test_two_robots_with_one_sequence_have_a_row_each(store: OpenStore) -> None:
     one, other = row(1), row(1, robot_id="robot-2", label="Turn")
     store.write(one, other)

@@ -110,7 +110,10 @@ def test_the_policies_name_what_is_called_and_nothing_else(
         store.list(Query("robot-1"))
         store.confirm_refusal()
         store.check()
-    assert served == policies()["LabelerServe"]
+        assert served == policies()["LabelerServe"]
+        store.call(store.store.write_if_newer([row(1)]))
+    assert served - policies()["LabelerServe"] == policies()["LabelerRedrive"]
+    served = policies()["LabelerServe"]
     settings = dynamodb_settings(labels_table.server.table(), retention_s=60)
     with opened("dynamodb", settings, tmp_path, ensure=False) as store:
         made = asked_of(store)

@@ -95,6 +95,10 @@ class OpenStore:
     def list(self, query: Query) -> Page:
         return self.call(self.store.list(query))
 
+    def rewritten(self, *rows: StoredRow) -> Sequence[str]:
+        """Statuses of `write_if_newer`."""
+        return [item.status.value for item in self.call(self.store.write_if_newer(rows))]
+
     def confirm_refusal(self) -> None:
         self.call(self.store.confirm_refusal())
 

@@ -208,6 +208,12 @@ class Store(Protocol):
         Errors: `StoreUnavailableError`, `StoreRefusedError`: no row counts as stored.
         """
 
+    async def write_if_newer(self, rows: Sequence[StoredRow]) -> Sequence[Outcome]:
+        """As `write`, for rows out of their order, beside whoever else writes them.
+
+        In one step with the write: a later record of the same journal stays, the row is SUPERSEDED.
+        """
+
     async def confirm_refusal(self) -> None:
         """Asked before a row is given up: is it the row, and not the store that has changed?
 

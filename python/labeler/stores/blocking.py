@@ -36,6 +36,10 @@ class Threaded:
         """One call; what is cancelled goes on, and its rows are written again: it is idempotent."""
         return await self._writes.call(lambda: self.inner.write(rows))
 
+    async def write_if_newer(self, rows: Sequence[StoredRow]) -> Sequence[Outcome]:
+        """What a `BlockingStore`'s write does anyway."""
+        return await self.write(rows)
+
     async def confirm_refusal(self) -> None:
         """What blocks names the row that it refuses, for a reason of the row's."""
 

@@ -1,13 +1,13 @@
 """Writes dead letters to the store again, without the harm that an old row can do.
 
-A later record of the same key may have been stored since. Of one journal the later number stays, as
-everywhere; another journal's row gives way, since no order is known between two. Nothing here reads
-or removes a dead letter.
+A later record of the same key may have been stored since, or is being written by the service at
+this moment: the store decides in one step. Of one journal the later number stays, as everywhere;
+another journal's row gives way, since no order is known between two. Nothing here reads or removes
+a dead letter.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 
 from labeler.stores.base import Outcome, Status, Store, StoredRow, StoreRefusedError
@@ -34,28 +34,15 @@ def groups(letters: Iterable[DeadLetter], rows_max: int) -> Iterator[list[DeadLe
 
 
 async def write_again(store: Store, rows: Sequence[StoredRow]) -> list[Outcome]:
-    """One outcome a row, in their order. Errors: `StoreUnavailableError`: try all of them again."""
-    held = await asyncio.gather(*(store.get(*row.key) for row in rows))
-    outcomes = [
-        Outcome(Status.SUPERSEDED) if there is not None and _is_later(there, row) else None
-        for row, there in zip(rows, held, strict=True)
-    ]
-    wanted = [row for row, outcome in zip(rows, outcomes, strict=True) if outcome is None]
-    written = iter(await _write(store, wanted) if wanted else ())
-    return [outcome or next(written) for outcome in outcomes]
+    """One outcome a row, in their order; what is refused as a whole is halved.
 
-
-def _is_later(there: StoredRow, row: StoredRow) -> bool:
-    return there.journal_id == row.journal_id and there.journal_number > row.journal_number
-
-
-async def _write(store: Store, rows: Sequence[StoredRow]) -> list[Outcome]:
-    """Halves what the store refuses as a whole until the culprit stands alone."""
+    Errors: `StoreUnavailableError`: try all of them again.
+    """
     try:
-        return list(await store.write(rows))
+        return list(await store.write_if_newer(rows))
     except StoreRefusedError as error:
         if len(rows) == 1:
             await store.confirm_refusal()
             return [Outcome(Status.REFUSED, error.message)]
     half = len(rows) // 2
-    return [*await _write(store, rows[:half]), *await _write(store, rows[half:])]
+    return [*await write_again(store, rows[:half]), *await write_again(store, rows[half:])]

@@ -32,7 +32,14 @@ from botocore import exceptions as boto  # type: ignore[import-untyped]
 from labeler.errors import LabelerError
 from labeler.stores.base import Problem, StoreRefusedError, StoreUnavailableError
 
-__all__ = ["RETRY_AFTER_S_MAX", "SKEW_S_MAX", "GarbledError", "is_missing", "meaning_of"]
+__all__ = [
+    "RETRY_AFTER_S_MAX",
+    "SKEW_S_MAX",
+    "GarbledError",
+    "is_missing",
+    "is_unmet",
+    "meaning_of",
+]
 
 RETRY_AFTER_S_MAX = 300.0
 """A server that asks for more is asked again after so long."""
@@ -173,6 +180,12 @@ def is_missing(error: BaseException) -> bool:
         "ResourceNotFoundException",
         "TableNotFoundException",
     )
+
+
+def is_unmet(error: BaseException) -> bool:
+    """Whether a write's condition did not hold."""
+    unmet = "ConditionalCheckFailedException"
+    return isinstance(error, boto.ClientError) and _code(error) == unmet
 
 
 def _of_answer(error: boto.ClientError, now_s: float) -> LabelerError:

@@ -17,11 +17,13 @@ from labeler.stores.base import StoredRow
 
 __all__ = [
     "EXPIRES",
+    "IF_NEWER",
     "ITEM_BYTES_MAX",
     "PARTITION_KEY_BYTES_MAX",
     "REQUEST_BYTES_MAX",
     "REQUEST_ROWS_MAX",
     "batch_body",
+    "if_newer_values",
     "item_of",
     "key_of",
     "number_bytes",
@@ -40,6 +42,9 @@ PARTITION_KEY_BYTES_MAX = 2048
 """UTF-8 bytes of a partition key; a secondary index's key has the same bound."""
 EXPIRES = "expires_at_unix_s"
 """The attribute that DynamoDB's time to live reads: whole seconds."""
+
+IF_NEWER = "attribute_not_exists(journal_id) OR journal_id <> :journal OR journal_number <= :number"
+"""The condition of a put that leaves a later record of the same journal where it is."""
 
 _Item = dict[str, dict[str, str]]
 
@@ -100,6 +105,11 @@ def row_of(item: Mapping[str, Mapping[str, Any]]) -> StoredRow:
 def key_of(item: Mapping[str, Mapping[str, Any]]) -> tuple[str, int]:
     """What names the item's row. Errors: `KeyError`, `ValueError` where it has no such key."""
     return str(item["robot_id"]["S"]), _whole(item["sequence"]["N"])
+
+
+def if_newer_values(row: StoredRow) -> _Item:
+    """The values of `IF_NEWER`."""
+    return {":journal": {"S": row.journal_id}, ":number": {"N": str(row.journal_number)}}
 
 
 def expires_at_unix_s(row: StoredRow, retention_s: int) -> int:

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from botocore.exceptions import ClientError  # type: ignore[import-untyped]
+
 from labeler.errors import ConfigError
 from labeler.stores.base import (
     STORED,
@@ -24,13 +26,14 @@ from labeler.stores.base import (
     StoreContext,
     StoredRow,
     StoreLimits,
+    StoreRefusedError,
     StoreUnavailableError,
     decode_page_token,
     encode_page_token,
 )
 from labeler.stores.dynamodb import items, table
 from labeler.stores.dynamodb.client import DynamoSettings, open_client
-from labeler.stores.dynamodb.errors import GarbledError, meaning_of
+from labeler.stores.dynamodb.errors import GarbledError, is_unmet, meaning_of
 from labeler.stores.dynamodb.sending import with_body
 
 if TYPE_CHECKING:
@@ -111,6 +114,21 @@ class DynamoStore:
             for row, reason in zip(rows, reasons, strict=True)
         ]
 
+    async def write_if_newer(self, rows: Sequence[StoredRow]) -> Sequence[Outcome]:
+        """A PutItem with a condition for each: a BatchWriteItem can have none.
+
+        All have ended when this returns or raises; those that were written can be written again.
+        """
+        assert len(rows) <= items.REQUEST_ROWS_MAX
+        puts = (self._put_if_newer(row) for row in rows)
+        ended = await asyncio.gather(*puts, return_exceptions=True)
+        outcomes: list[Outcome] = []
+        for result in ended:
+            if isinstance(result, BaseException):
+                raise result
+            outcomes.append(result)
+        return outcomes
+
     async def confirm_refusal(self) -> None:
         """Whether the table still is what it should be, looked at once a second at most."""
         if time.monotonic() < self._confirmed_s + CONFIRMED_S:
@@ -189,6 +207,31 @@ class DynamoStore:
             answer = await client.batch_write_item(RequestItems=with_body(body))
             return _unprocessed(answer.get("UnprocessedItems"), rows)
 
+    async def _put_if_newer(self, row: StoredRow) -> Outcome:
+        client = self._opened()
+        if reason := items.refusal(row):
+            return Outcome(Status.REFUSED, reason)
+        try:
+            async with _meant():
+                await client.put_item(
+                    TableName=self.settings.table,
+                    Item=items.item_of(row, self.settings.retention_s),
+                    ConditionExpression=items.IF_NEWER,
+                    ExpressionAttributeValues=items.if_newer_values(row),
+                )
+        except ClientError as error:
+            if not is_unmet(error):
+                raise
+            return Outcome(Status.SUPERSEDED)
+        except StoreRefusedError as error:
+            await self.confirm_refusal()
+            return Outcome(Status.REFUSED, error.message)
+        except StoreUnavailableError as error:
+            if error.kind != "throttled_key":
+                raise
+            return _UNPROCESSED
+        return STORED
+
     def _query(self, query: Query) -> dict[str, Any]:
         """The request without the sequence that it begins below."""
         values: dict[str, Any] = {":robot": {"S": query.robot_id}}
@@ -221,7 +264,7 @@ async def _meant() -> AsyncIterator[None]:
         yield
     except Exception as error:
         meaning = meaning_of(error)
-        if meaning is None:
+        if meaning is None or is_unmet(error):
             raise
         raise meaning from error
 
