@@ -250,7 +250,11 @@ class Writer:
             batch = self._window.take(self._rows_max, now)
             if not batch:
                 continue
-            task = asyncio.get_running_loop().create_task(self._lane(batch))
+            if self._gate.tries:
+                self._stats.add(retries_total=1)
+            # Here, not in the task, which begins after the next look at the gate.
+            epoch = self._gate.begin()
+            task = asyncio.get_running_loop().create_task(self._lane(batch, epoch))
             self._lanes.add(task)
             task.add_done_callback(self._lanes.discard)
 
@@ -261,11 +265,9 @@ class Writer:
         self._gate.hurry(until_s)
         self._window.hurry(until_s)
 
-    async def _lane(self, batch: list[Held]) -> None:
-        """One write from its begin to its confirmations."""
-        if self._gate.tries:
-            self._stats.add(retries_total=1)
-        epoch, began_s, results = self._gate.begin(), time.monotonic(), Results()
+    async def _lane(self, batch: list[Held], epoch: int) -> None:
+        """One write to its confirmations; the gate counts it already, by `epoch`."""
+        began_s, results = time.monotonic(), Results()
         error = await self._attempt(batch, results)
         await self._settle(batch, results)
         if error:
