@@ -445,21 +445,6 @@ def test_a_write_that_hangs_is_given_up_and_tried_again(flaky: Flaky, deliver: D
     core.wait_until(lambda: len(core.confirmed) == 10)
 
 
-def test_no_more_writes_are_under_way_than_the_gate_lets_through(
-    flaky: Flaky, deliver: Delivery
-) -> None:
-    """However many rows are there: a backlog must not go out as a herd."""
-    release = threading.Event()
-    flaky.hang = release
-    core = Journaled(rows(1000))
-    writer = deliver(core)
-    until(lambda: flaky.sizes and writer.stats().held_rows == 1000)
-    stats = writer.stats()
-    assert (stats.writes_under_way, stats.concurrency_limit, stats.writes_total) == (1, 1, 1)
-    release.set()
-    core.wait_until(lambda: len(core.confirmed) == 1000)
-
-
 def test_a_drain_ends_when_all_is_delivered_and_else_with_its_budget(deliver: Delivery) -> None:
     core = Journaled(rows(100))
     writer = deliver(core)

@@ -207,6 +207,7 @@ class Window:
 
     def give_back(self, batch: Iterable[Held], now_s: float) -> None:
         """A write that ended without a word on these: they go first in the next one."""
+        front = len(self._front)
         for held in batch:
             robot = self._robots.get(held.row.robot_id)
             back = self._landed(held)
@@ -215,6 +216,8 @@ class Window:
             else:
                 robot.flying -= 1
                 self._wait(back, now_s)
+        if len(self._front) == front:
+            return
         by_number = sorted(self._front.items(), key=lambda item: item[1].row.journal_number)
         self._front = OrderedDict(by_number)
 
