@@ -32,6 +32,8 @@ REQUESTS_EACH = 50
 """So many walk once through the buffers of a connection."""
 SPARE_BYTES = 3 << 20
 """What the store's cache and the interpreter may still grow by, whatever the connections are."""
+DELIVERED_S = 180
+"""In which the store takes what labels have left behind, faster than it writes."""
 
 
 def documented(what: str) -> int:
@@ -77,13 +79,13 @@ def test_memory_is_flat_over_labels_in_batches_of_random_sizes(
     service = start_service(path__dedupe_rows_max=window)
     load = Batches(service, random.Random(seed))
     load.send(max(labels // 2, window))
-    at_rest(service)
+    at_rest(service, DELIVERED_S)
     first = resident_bytes(service)
 
     seen = []
     while load.answered < labels:
         load.send(labels // 10)
-        at_rest(service)
+        at_rest(service, DELIVERED_S)
         seen.append(resident_bytes(service))
 
     print(f"{load.answered} labels, resident {first} then {seen}")
