@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from bench.suite.burning import Burn
 from bench.suite.metrics import METRICS
+from bench.suite.stores import StoreKind
 from labeler import config
 from labeler.config.problems import nearest, shown
 from labeler.errors import ConfigError
@@ -127,8 +128,11 @@ class Server(_Table):
 
     threads: Annotated[int, Field(ge=1, le=256)] = 2
     config: str = ""
+    store: StoreKind = "sqlite"
 
 
+Writing = Literal["on", "off"]
+BacklogRows = Annotated[int, Field(ge=0, le=10_000_000)]
 NeverReading = Annotated[int, Field(ge=0, le=100_000)]
 
 
@@ -139,6 +143,8 @@ class Side(_Table):
     config: str = ""
     never_reading: NeverReading = 0
     burn: Burn = ""
+    writer: Writing = "on"
+    backlog_rows: BacklogRows = 0
     load: Load
 
 
@@ -147,6 +153,8 @@ class _SideTable(_Table):
     config: str = ""
     never_reading: NeverReading = 0
     burn: Burn = ""
+    writer: Writing = "on"
+    backlog_rows: BacklogRows = 0
     load: dict[str, Any] = {}
 
 
@@ -255,13 +263,7 @@ def _sides(table: _CaseTable, raw: Mapping[str, Any], problems: list[str]) -> di
         if not _NAME.fullmatch(name):
             problems.append(f"sides.{name}: a name has only a-z, 0-9 and -")
         elif load:
-            sides[name] = Side(
-                server=side.server,
-                config=side.config,
-                never_reading=side.never_reading,
-                burn=side.burn,
-                load=load,
-            )
+            sides[name] = Side.model_validate(side.model_dump() | {"load": load})
     return sides
 
 
@@ -330,6 +332,7 @@ def _relations(case: Case) -> list[str]:
             problems.append(f"{where}: `side` and `against` are the same")
     for name, side in case.sides.items():
         problems += _wrong_load(name, side.load)
+        problems += _wrong_writer(name, side, case.server.store)
         problems += _wrong_config(name, case.config_of(side) if side.server == "labeler" else None)
     return problems
 
@@ -354,6 +357,17 @@ def _wrong_load(name: str, load: Load) -> list[str]:
     if load.connections > load.robots:
         expected = f"at most `robots` ({load.robots})"
         return [f"sides.{name}: load.connections = {load.connections}: expected {expected}"]
+    return []
+
+
+def _wrong_writer(name: str, side: Side, store: StoreKind) -> list[str]:
+    where = f"sides.{name}"
+    if side.server == "echo" and (side.writer, side.backlog_rows) != ("on", 0):
+        return [f"{where}: an echo has no writer: expected no `writer` and no `backlog_rows`"]
+    if side.backlog_rows and side.writer == "off":
+        return [f"{where}: with its writer off all labels wait: expected no `backlog_rows`"]
+    if side.backlog_rows and store != "fast-dynamodb":
+        return [f'{where}.backlog_rows: expected [server] with store = "fast-dynamodb"']
     return []
 
 

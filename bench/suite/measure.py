@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.suite.backlog import Drained, backlog, drained
 from bench.suite.burning import burning
 from bench.suite.case import Case, Load, Side
 from bench.suite.compare import Pair, Run, order
-from bench.suite.metrics import Figures, figures_of, over_runs
+from bench.suite.metrics import Figures, figures_of, over_runs, writer_cpu_us_per_stored
 from bench.suite.never_reading import never_reading
 from bench.suite.servers import BINARIES, Server, Spec, running
+from bench.suite.stores import OFF
 
 __all__ = ["MeasureError", "Measured", "Options", "fdatasync_us", "measure", "plan_of"]
 
@@ -47,6 +49,8 @@ class Measured:
     pairs: list[Pair]
     echo: Figures
     fdatasync_us_p99: float
+    drained: Drained | None = None
+    """Of the side with a backlog: how what was left of it went to the store in the end."""
 
 
 def measure(
@@ -67,13 +71,15 @@ def measure(
                 name: _run(case, case.sides[name], servers, options)
                 for name in order(len(pairs), list(case.sides))
             }
-            pairs.append(Pair({name: runs[name] for name in case.sides}))
+            pairs.append(Pair(_above_off(case, {name: runs[name] for name in case.sides})))
             progress(len(pairs), pairs[-1])
         floor.append(_floor_run(case, options, servers))
+        [*rest] = [drained(server) for server in servers.values() if server.spec.backlog]
     floor_us += fdatasync_us(folder, _FLOOR_WRITES)
     echo = _echo_side(case)
     lying = [pair.runs[echo].figures for pair in pairs] if echo else [f for f in floor if f]
-    return Measured(pairs, over_runs(lying), sorted(floor_us)[int(len(floor_us) * 0.99)])
+    fdatasync_us_p99 = sorted(floor_us)[int(len(floor_us) * 0.99)]
+    return Measured(pairs, over_runs(lying), fdatasync_us_p99, rest[0] if rest else None)
 
 
 def plan_of(case: Case, load: Load, server: Server, seconds: float | None) -> dict[str, Any]:
@@ -117,7 +123,15 @@ def _start(case: Case, folder: Path, stack: ExitStack) -> dict[Spec, Server]:
 
 def _spec(case: Case, side: Side) -> Spec:
     config = case.config_of(side) if side.server == "labeler" else None
-    return Spec(side.server, case.server.threads, config, burns=side.burn == "inside")
+    store = case.server.store if side.server == "labeler" else "sqlite"
+    return Spec(
+        side.server,
+        case.server.threads,
+        config,
+        burns=side.burn == "inside",
+        store=OFF if side.writer == "off" else store,
+        backlog=bool(side.backlog_rows),
+    )
 
 
 def _floor_spec(case: Case) -> Spec:
@@ -134,19 +148,33 @@ def _floor_run(case: Case, options: Options, servers: Mapping[Spec, Server]) -> 
     if _echo_side(case):
         return {}
     first = next(iter(case.sides.values()))
-    echo = first.model_copy(update={"server": "echo", "never_reading": 0, "burn": ""})
+    echo = first.model_copy(update={"server": "echo", "never_reading": 0, "burn": "", "writer": "on", "backlog_rows": 0})
     return _run(case, echo, servers, options).figures
 
 
 def _run(case: Case, side: Side, servers: Mapping[Spec, Server], options: Options) -> Run:
     server = servers[_spec(case, side)]
     idle = never_reading(server.address, side.never_reading)
-    with idle, burning(side.burn, server.burn_flag):
+    waiting = backlog(server, side.backlog_rows)
+    with waiting, idle, burning(side.burn, server.burn_flag):
         server.begin()
         result = _send(plan_of(case, side.load, server, options.seconds))
     figures = figures_of(result, server.finish())
     because = () if result["valid"] else tuple(result["invalid_because"])
     return Run(figures, because)
+
+
+def _above_off(case: Case, runs: Mapping[str, Run]) -> Mapping[str, Run]:
+    """With what a label stored costs, where a side of the pair has its writer off."""
+    off = [runs[name] for name, side in case.sides.items() if side.writer == "off"]
+    if not off:
+        return runs
+    found = {}
+    for name, run in runs.items():
+        cost = writer_cpu_us_per_stored(run.figures, off[0].figures)
+        more = {} if cost is None else {"writer_cpu_us_per_stored": cost}
+        found[name] = Run({**run.figures, **more}, run.invalid_because)
+    return found
 
 
 def _send(plan: Mapping[str, Any]) -> dict[str, Any]:

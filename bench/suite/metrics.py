@@ -11,7 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["METRICS", "STAGES", "Figures", "Metric", "figures_of", "over_runs"]
+__all__ = [
+    "METRICS",
+    "STAGES",
+    "Figures",
+    "Metric",
+    "figures_of",
+    "over_runs",
+    "writer_cpu_us_per_stored",
+]
 
 Figures = Mapping[str, float]
 """Figures of one run, or of a side over its runs, by the names in `METRICS`."""
@@ -56,6 +64,14 @@ METRICS: Mapping[str, Metric] = {
     "backlog_rows": Metric(
         "median", "labels still on their way to the store at the end", "labeler"
     ),
+    "stored_per_s": Metric("median", "labels stored a second, warm-up included", "labeler"),
+    "stored_per_arrived": Metric("median", "of it to labels answered a second", "labeler"),
+    "writer_cpu_us_per_stored": Metric(
+        "median", "user and system, above that with the writer off, a label stored", "labeler"
+    ),
+    "loop_lag_us_p99": Metric("median", "99 % of the event loop's timers were late by", "labeler"),
+    "loop_lag_us_max": Metric("max", "the latest of the event loop's timers", "labeler"),
+    "store_cpu_cores": Metric("median", "cores that the store's own process took", "labeler"),
     "decode_encode_us_p50": Metric("median", "p50 of decode and of encode, summed", "labeler"),
     "decode_encode_us_p99": Metric("median", "p99 of decode and of encode, summed", "labeler"),
     "schedule_lag_us_p99": Metric("median", "how late the sender sent"),
@@ -101,9 +117,23 @@ def figures_of(result: Mapping[str, Any], seen: Figures) -> dict[str, float]:
         "sender_cpu_share": result["sender_cpu_share"],
         **{name: value for name, value in seen.items() if name in METRICS},
     }
+    if "stored_per_s" in seen:
+        found["stored_per_arrived"] = seen["stored_per_s"] / max(1.0, found["labels_per_s"])
     if "path_cpu_share" in seen:
         found["path_cpu_us_per_label"] = (user + system) * seen["path_cpu_share"]
     return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def writer_cpu_us_per_stored(on: Figures, off: Figures) -> float | None:
+    """What a label stored costs the process: a run of a pair less the one with its writer off.
+
+    None where nothing was stored. CPU counts in the measured part, so does what is stored.
+    """
+    if not on.get("stored_per_s"):
+        return None
+    kinds = ("server_cpu_user_us_per_label", "server_cpu_system_us_per_label")
+    on_us, off_us = (sum(run[k] for k in kinds) * run["labels_per_s"] for run in (on, off))
+    return (on_us - off_us) / on["stored_per_s"]
 
 
 def over_runs(runs: Sequence[Figures]) -> dict[str, float]:

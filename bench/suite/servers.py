@@ -19,6 +19,8 @@ from typing import Any, Literal
 
 from bench.suite.burning import burns_on_demand
 from bench.suite.metrics import STAGES
+from bench.suite.stores import OFF, StoreBeside, store_beside
+from labeler.telemetry.histograms import minus, percentile
 from labeler.telemetry.reader import read_page
 
 __all__ = ["BINARIES", "Server", "ServerError", "Spec", "running"]
@@ -46,6 +48,22 @@ class Spec:
     config: Path | None = None
     burns: bool = False
     """Whether a Python thread of it burns when it is told to."""
+    store: str = "sqlite"
+    """A `StoreKind`, or `OFF`."""
+    backlog: bool = False
+    """Whether what is left in its journal after a run stays there for the next one."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A reading: CPU of the process, of its label path and of the store beside it; what is stored."""
+
+    at_s: float
+    cpu_us: float
+    path_us: float
+    store_us: float
+    stored: int
+    lag: list[tuple[int, int]]
 
 
 @dataclass
@@ -58,39 +76,64 @@ class Server:
     admin_address: str
     burn_flag: Path
     """Says whether it burns, where it does so on demand; a file beside it may say so of another."""
-    _before: tuple[float, float] = field(default=(0.0, 0.0), repr=False)
+    store: StoreBeside = field(default_factory=StoreBeside, repr=False)
+    _before: _Seen | None = field(default=None, repr=False)
 
     def begin(self) -> None:
         """A run is about to start."""
-        self._before = self._cpu_us()
+        if self.spec.store == OFF:
+            self.store.take_nothing(True)
+        self._before = self._seen()
 
     def finish(self) -> dict[str, float]:
         """Waits until the run's work is done, and says what was seen of it (see `figures_of`).
 
         Errors: `ServerError` when work is left after two minutes.
         """
-        after = self._cpu_us()
+        after, before = self._seen(), self._before
         if self.spec.kind == "echo":
             return {}
-        status = self._status()
+        assert before, "`begin` comes before `finish`"
+        status = self.status()
         seen = _stage_figures(status) | {"backlog_rows": float(status["journal"]["pending"])}
-        total, path = (now - then for now, then in zip(after, self._before, strict=True))
-        if total > 0:
-            seen["path_cpu_share"] = path / total
-        if seen["backlog_rows"]:
-            self._settle()
-            seen["server_cpu_after_us"] = self._cpu_us()[0] - after[0]
+        if after.cpu_us > before.cpu_us:
+            seen["path_cpu_share"] = (after.path_us - before.path_us) / (
+                after.cpu_us - before.cpu_us
+            )
+        if self.spec.store == OFF:  # what comes after it is of no run
+            self.store.take_nothing(False)
+            self.settle()
+            return seen
+        seen |= _writer_figures(before, after)
+        if seen["backlog_rows"] and not self.spec.backlog:
+            self.settle()
+            seen["server_cpu_after_us"] = self._cpu_us()[0] - after.cpu_us
         return seen
 
-    def _settle(self) -> None:
-        deadline = time.monotonic() + _SETTLED_S
-        while pending := self._status()["journal"]["pending"]:
+    def settle(self, timeout_s: float = _SETTLED_S) -> None:
+        """Waits until no label waits for the store. Errors: `ServerError`."""
+        deadline = time.monotonic() + timeout_s
+        while pending := self.status()["journal"]["pending"]:
             if time.monotonic() > deadline:
-                raise ServerError(f"{pending} labels are not stored after {_SETTLED_S:.0f} s")
+                raise ServerError(f"{pending} labels are not stored after {timeout_s:.0f} s")
             time.sleep(4 * _POLL_S)
 
-    def _status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
+        """The golden figures, as the service shows them."""
         return read_page(self.admin_address, "/status")
+
+    def _seen(self) -> _Seen:
+        stages = {} if self.spec.kind == "echo" else read_page(self.admin_address, "/stages")
+        journal = {} if self.spec.kind == "echo" else self.status()["journal"]
+        store = _stat(Path(f"/proc/{self.store.pid}/stat"))[1] if self.store.pid else 0.0
+        return _Seen(
+            time.monotonic(),
+            *self._cpu_us(),
+            store_us=store,
+            stored=journal.get("stored_total", 0),
+            # A service older than this figure has none.
+            lag=[(upper, count) for upper, count in stages.get("loop_lag_us", ())],
+        )
 
     def _cpu_us(self) -> tuple[float, float]:
         whole = _stat(Path(f"/proc/{self.pid}/stat"))[1]
@@ -105,16 +148,25 @@ def running(spec: Spec, folder: Path) -> Iterator[Server]:
     Errors: `ServerError` with what it said, when it ends or stays silent for a minute.
     """
     folder.mkdir()
+    with store_beside(spec.store, folder) as store, _process(spec, folder, store) as process:
+        yield _ready(spec, process, folder, store)
+
+
+@contextmanager
+def _process(
+    spec: Spec, folder: Path, store: StoreBeside
+) -> Iterator[subprocess.Popen[bytes]]:
     log = folder / "log"
     kept = {name: text for name, text in os.environ.items() if not name.startswith("LABELER_")}
     if spec.burns:
         kept |= burns_on_demand(folder / _BURN)
+    kept |= store.environment
     with log.open("wb") as out:
         process = subprocess.Popen(
-            _command(spec, folder), stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=kept
+            _command(spec, folder, store), stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=kept
         )
     try:
-        yield _ready(spec, process, folder)
+        yield process
     finally:
         process.terminate()
         try:
@@ -124,23 +176,26 @@ def running(spec: Spec, folder: Path) -> Iterator[Server]:
             process.wait()
 
 
-def _command(spec: Spec, folder: Path) -> Sequence[str]:
+def _command(spec: Spec, folder: Path, store: StoreBeside) -> Sequence[str]:
     if spec.kind == "echo":
         return [str(BINARIES / "echo"), "127.0.0.1:0", str(spec.threads)]
     command = [sys.executable, "-m", "labeler.cli", "serve", "--state-dir", str(folder / "state")]
     command += ["--grpc-address", "127.0.0.1:0", "--admin-address", "127.0.0.1:0"]
     command += ["--config", str(spec.config)] if spec.config else []
-    return [*command, "--set", f"transport.threads={spec.threads}", "--set", "log.format=json"]
+    command += ["--set", f"transport.threads={spec.threads}", "--set", "log.format=json"]
+    return [*command, *store.arguments]
 
 
-def _ready(spec: Spec, process: subprocess.Popen[bytes], folder: Path) -> Server:
+def _ready(
+    spec: Spec, process: subprocess.Popen[bytes], folder: Path, store: StoreBeside
+) -> Server:
     deadline = time.monotonic() + _READY_S
     while time.monotonic() < deadline:
         code = process.poll()
         said = (folder / "log").read_text(encoding="utf-8", errors="replace").splitlines()
         for line in said:
             if found := _addresses(spec, line):
-                return _measurable(Server(spec, process.pid, *found, folder / _BURN))
+                return _measurable(Server(spec, process.pid, *found, folder / _BURN, store))
         if code is not None:
             raise ServerError("\n".join([f"{spec.kind} ended with {code}; it said:", *said[-20:]]))
         time.sleep(_POLL_S)
@@ -163,10 +218,22 @@ def _addresses(spec: Spec, line: str) -> tuple[str, str] | None:
 def _measurable(server: Server) -> Server:
     """A debug build is never measured; the others here are started from target/release."""
     if server.spec.kind == "labeler":
-        profile = server._status()["profile"]
+        profile = server.status()["profile"]
         if profile != "release":
             raise ServerError(f"this labeler is a {profile} build, whose speed says nothing")
     return server
+
+
+def _writer_figures(before: _Seen, after: _Seen) -> dict[str, float]:
+    """Of the whole run, its warm-up too."""
+    span_s = after.at_s - before.at_s
+    found = {"stored_per_s": (after.stored - before.stored) / span_s}
+    if after.store_us:
+        found["store_cpu_cores"] = (after.store_us - before.store_us) / span_s / 1e6
+    if lag := minus(after.lag, before.lag):
+        found["loop_lag_us_p99"] = float(percentile(lag, 0.99))
+        found["loop_lag_us_max"] = float(percentile(lag, 1.0))
+    return found
 
 
 def _stage_figures(status: Mapping[str, Any]) -> dict[str, float]:

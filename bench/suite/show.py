@@ -31,11 +31,15 @@ def lines(case: Case, report: Report, measured: Measured, seconds: float) -> Ite
         # Where no run is valid, what was seen is shown as what it is: an impression.
         seen = over_runs([pair.runs[side].figures for pair in measured.pairs])
         yield _side(side, figures) if figures else f"{_side(side, seen)}   NOT VALID"
+        if "stored_per_s" in seen and _writes(case):
+            yield _writer(figures or seen)
     for judged in report.judged:
         yield f"  {judged_line(judged)}"
     for checked in report.guards:
         yield f"  {_guard(checked)}"
     yield f"  floor of this run: {_floor(measured)}"
+    if measured.drained:
+        yield f"  in the end: {measured.drained.text}"
     if report.left_out:
         yield f"  left out: {len(report.left_out)} runs, such as {report.left_out[0]}"
 
@@ -66,6 +70,7 @@ def document(case: Case, report: Report, measured: Measured, seconds: float) -> 
         "erratic": case.erratic,
         "loads": {name: side.load.model_dump() for name, side in case.sides.items()},
         "floor": {"echo": dict(measured.echo), "fdatasync_us_p99": measured.fdatasync_us_p99},
+        "drained": asdict(measured.drained) if measured.drained else None,
         "sides": {name: dict(figures) for name, figures in report.sides.items()},
         "compared": [compared(judged) for judged in report.judged],
         "guards": [
@@ -126,6 +131,23 @@ def _side(side: str, figures: Mapping[str, float]) -> str:
     path, after = figures["path_cpu_us_per_label"], figures["server_cpu_after_us_per_label"]
     stages = f"decode and encode p50 {figures['decode_encode_us_p50']:.0f} µs"
     return f"{row}   label path {path:.1f} µs, after the last reply {after:.1f} µs; {stages}"
+
+
+def _writes(case: Case) -> bool:
+    """Whether the case asks about the writer."""
+    return any(side.writer == "off" or side.backlog_rows for side in case.sides.values())
+
+
+def _writer(figures: Mapping[str, float]) -> str:
+    parts = [f"stored {figures['stored_per_s']:,.0f}/s"]
+    if "writer_cpu_us_per_stored" in figures:
+        parts.append(f"{figures['writer_cpu_us_per_stored']:.0f} µs CPU each, above the writer off")
+    if "loop_lag_us_p99" in figures:
+        lag = [figures[f"loop_lag_us_{name}"] / 1e3 for name in ("p99", "max")]
+        parts.append(f"event loop late by {lag[0]:.1f} ms p99, {lag[1]:.1f} ms at most")
+    if "store_cpu_cores" in figures:
+        parts.append(f"the store's server took {figures['store_cpu_cores']:.2f} cores")
+    return f"  {'':<14}  {'; '.join(parts)}; {figures['backlog_rows']:,.0f} rows left"
 
 
 def _row(side: str, *cells: str) -> str:
