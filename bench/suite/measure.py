@@ -148,7 +148,7 @@ def _floor_run(case: Case, options: Options, servers: Mapping[Spec, Server]) -> 
     if _echo_side(case):
         return {}
     first = next(iter(case.sides.values()))
-    echo = first.model_copy(update={"server": "echo", "never_reading": 0, "burn": "", "writer": "on", "backlog_rows": 0})
+    echo = Side(server="echo", load=first.load)
     return _run(case, echo, servers, options).figures
 
 
@@ -156,9 +156,11 @@ def _run(case: Case, side: Side, servers: Mapping[Spec, Server], options: Option
     server = servers[_spec(case, side)]
     idle = never_reading(server.address, side.never_reading)
     waiting = backlog(server, side.backlog_rows)
-    with waiting, idle, burning(side.burn, server.burn_flag):
+    with waiting, idle:
         server.begin()
-        result = _send(plan_of(case, side.load, server, options.seconds))
+        # While Python burns inside, a service says nothing of itself.
+        with burning(side.burn, server.burn_flag):
+            result = _send(plan_of(case, side.load, server, options.seconds))
     figures = figures_of(result, server.finish())
     because = () if result["valid"] else tuple(result["invalid_because"])
     return Run(figures, because)

@@ -153,9 +153,7 @@ def running(spec: Spec, folder: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def _process(
-    spec: Spec, folder: Path, store: StoreBeside
-) -> Iterator[subprocess.Popen[bytes]]:
+def _process(spec: Spec, folder: Path, store: StoreBeside) -> Iterator[subprocess.Popen[bytes]]:
     log = folder / "log"
     kept = {name: text for name, text in os.environ.items() if not name.startswith("LABELER_")}
     if spec.burns:
@@ -163,7 +161,11 @@ def _process(
     kept |= store.environment
     with log.open("wb") as out:
         process = subprocess.Popen(
-            _command(spec, folder, store), stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=kept
+            _command(spec, folder, store),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=kept,
         )
     try:
         yield process
