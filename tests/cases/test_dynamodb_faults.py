@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import labeler
 from labeler.telemetry import names
-from labeler.writer.dead_letters import DeadLetters
 from tests.support.accounting import balanced
 from tests.support.audit import at_dynamodb, nothing_lost, through
 from tests.support.counts import counts
-from tests.support.dynamodb import DynamoServers, DynamoTable
+from tests.support.dynamodb import DynamoServers
 from tests.support.fault_proxy import FaultProxy
 from tests.support.faults.account import Credentials, Skew, TableMissing, WrongSchema
 from tests.support.faults.kinds import (
@@ -31,15 +29,15 @@ from tests.support.faults.kinds import (
     Hang,
     HotKey,
     Idle,
-    Poison,
     Reset,
     ServerError,
     Slow,
     Throttle,
     Unprocessed,
 )
-from tests.support.load import Fleet, Robot, readings, robots
-from tests.support.service import Service, StartService, serve
+from tests.support.load import Robot, readings, robots
+from tests.support.place import Place, placed
+from tests.support.service import Service, StartService
 from tests.support.waiting import eventually
 
 FAULTS: dict[str, Fault] = {
@@ -83,43 +81,14 @@ CHANGE_NOTHING = {
 }
 
 
-@dataclass
-class Place:
-    """A service that writes through a proxy to a table, and what it has told its robots."""
-
-    service: Service
-    table: DynamoTable
-    proxy: FaultProxy
-    fleet: list[Robot]
-
-    def tell(self, count: int, seed: int) -> None:
-        """Lets the robots be told `count` more labels, none refused."""
-        with Fleet(self.service.address, self.fleet, seed) as sending:
-            goal = sending.acknowledged() + count
-            eventually(lambda: sending.acknowledged() >= goal, timeout_s=60)
-        assert not [error for robot in self.fleet for error in robot.refused]
-
-    def audited(self, dead: int = 0) -> None:
-        """At rest nothing is lost or doubled, and so many are dead letters."""
-        rest = balanced(self.service, 60)
-        found = nothing_lost(self.fleet, self.table, self.service.state_dir)
-        assert (found.dead, rest.records().parts["dead"]) == (dead, dead)
-        through(self.proxy)
-
-
 @pytest.fixture(scope="module")
 def place(
     dynamodb_servers: DynamoServers, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
     """One service for all faults: each leaves it well."""
     table = dynamodb_servers.get("ministack").table().create()
-    with FaultProxy(table.server.url, 11) as proxy:
-        settings: dict[str, Any] = at_dynamodb(table, proxy.url)
-        service = serve(tmp_path_factory.mktemp("faults") / "state", **settings)
-        try:
-            yield Place(service.wait_ready(), table, proxy, robots(3))
-        finally:
-            service.close()
+    with placed(table, tmp_path_factory.mktemp("faults"), 11) as found:
+        yield found
 
 
 def failed(service: Service) -> float:
@@ -164,37 +133,6 @@ def test_what_the_store_gives_back_is_sent_again_and_counted_and_nothing_else_is
     place.audited()
 
 
-def test_poison_is_a_dead_letter_and_costs_its_batch_ten_calls(
-    dynamodb_servers: DynamoServers, start_service: StartService, seed: int
-) -> None:
-    """Case W06: two bad records among a hundred; the store's own words are kept."""
-    table = dynamodb_servers.get("ministack").table().create()
-    with FaultProxy(table.server.url, seed) as proxy:
-        settings = at_dynamodb(table, proxy.url, writer__linger_ms=300)
-        service = start_service(**settings)
-        bad = [("robot-001", 3), ("robot-003", 7)]
-        with proxy.on(Poison(keys=bad, message="a marked item")):
-            with labeler.Client(service.address, timeout_ms=5000) as client:
-                client.wait_ready(10_000)
-                queries = [
-                    labeler.LabelQuery(f"robot-{n % 4:03}", n // 4 + 1, readings(random.Random(n)))
-                    for n in range(100)
-                ]
-                results = client.label_batch(queries)
-            eventually(lambda: service.metrics().sum(names.WRITER_DEAD.name) == 2, timeout_s=30)
-        fleet = [Robot(f"robot-{n:03}") for n in range(4)]
-        for query, result in zip(queries, results, strict=True):
-            assert isinstance(result, labeler.Label)
-            fleet[int(query.robot_id[-3:])].acknowledged[query.sequence] = result.label
-        Place(service, table, proxy, fleet).audited(dead=2)
-        assert set(table.rows()) == {(q.robot_id, q.sequence) for q in queries} - set(bad)
-        assert proxy.record.operations["BatchWriteItem"] <= 4 + 2 * 10 + 4
-        with closing(DeadLetters(service.state_dir)) as letters:
-            reasons = [letter.reason for letter in letters.list(10)]
-    assert len(reasons) == 2
-    assert all("a marked item" in reason for reason in reasons), reasons
-
-
 def test_one_hot_robot_waits_alone_and_nothing_of_the_others_is_sent_twice(
     place: Place, seed: int
 ) -> None:
@@ -202,6 +140,7 @@ def test_one_hot_robot_waits_alone_and_nothing_of_the_others_is_sent_twice(
     place.proxy.record.clear()
     place.fleet[:] = [Robot(f"hot-{seed}-{n}") for n in range(3)]
     hot = place.fleet[0].robot_id
+    refusals = place.count(names.WRITER_PROBLEMS, kind="throttled_key")
     with place.proxy.on(HotKey(robots=[hot])):
         place.tell(150, seed)
         others = {
@@ -210,6 +149,9 @@ def test_one_hot_robot_waits_alone_and_nothing_of_the_others_is_sent_twice(
             for sequence in robot.acknowledged
         }
         eventually(lambda: others <= place.table.rows().keys(), timeout_s=30)
+        refused = names.WRITER_PROBLEMS
+        eventually(lambda: place.count(refused, kind="throttled_key") > refusals)
+        assert place.count(names.WRITER_PROBLEM) == 0, "a call of the hot robot alone is its own"
         scrape = place.service.metrics()
         assert scrape.sum(names.WRITER_WAITING_ROBOTS.name) == 1
         waiting = scrape.sum(names.WRITER_WAITING_ROWS.name)
@@ -277,13 +219,12 @@ def test_two_services_that_answer_one_key_leave_one_of_their_answers(
         service = start_service(state_dir=tmp_path / f"pod-{number}", **settings)
         with labeler.Client(service.address, timeout_ms=5000) as client:
             client.wait_ready(10_000)
+            mine = service.status()["instance_id"]
             for sequence in range(1, 31):
                 rng = random.Random(f"{number} {sequence}")
                 reply = client.label("robot", sequence, readings(rng))
-                told.setdefault(("robot", sequence), set()).add(
-                    (service.status()["instance_id"], reply.label)
-                )
-        ids.add(service.status()["instance_id"])
+                told.setdefault(("robot", sequence), set()).add((mine, reply.label))
+        ids.add(mine)
         balanced(service)
     rows = table.rows()
     assert rows.keys() == told.keys()
