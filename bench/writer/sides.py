@@ -109,6 +109,9 @@ class _Made:
 
 
 class _NoGraves:
+    def known(self) -> set[tuple[str, int]]:
+        return set()
+
     async def bury(self, row: StoredRow, reason: str) -> None:
         raise AssertionError(f"{row.key} is refused: {reason}")
 

@@ -149,6 +149,8 @@ def test_the_same_record_added_again_is_one_letter(open_at: Open, tmp_path: Path
     open_at(tmp_path).add([letter(1, "another reason"), letter(2)])
     assert letters.list(1) == [kept]
     assert letters.count() == 2
+    rows = [letter(number).row for number in (1, 2)]
+    assert letters.records() == {(row.journal_id, row.journal_number) for row in rows}
 
 
 def test_pages_of_letters_follow_each_other(open_at: Open, tmp_path: Path) -> None:

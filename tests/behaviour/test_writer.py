@@ -50,6 +50,10 @@ class Letters:
     def __init__(self) -> None:
         self.letters: dict[int, str] = {}
         self.full = False
+        self.before: set[tuple[str, int]] = set()
+
+    def known(self) -> set[tuple[str, int]]:
+        return self.before
 
     async def bury(self, row: StoredRow, reason: str) -> None:
         if self.full:
@@ -297,6 +301,18 @@ def test_a_refused_row_is_a_dead_letter_and_the_others_go_on(
     assert [n for n in core.confirmed if core.confirmed[n] != "stored"] == [5]
     assert core.confirmed[5] == "dead"
     assert writer.stats().dead_total == 1
+
+
+def test_what_became_a_dead_letter_before_a_crash_is_not_delivered_too(
+    flaky: Flaky, letters: Letters, deliver: Delivery
+) -> None:
+    all_rows = rows(100)
+    mine = all_rows[0].journal_id
+    letters.before = {(mine, 1), (mine, 60), (mine, 700), ("another", 7)}
+    core = Journaled(all_rows)
+    deliver.of_all(core, set(range(1, 101)))
+    assert {n for n, outcome in core.confirmed.items() if outcome == "dead"} == {1, 60}
+    assert flaky.written.keys() == set(range(1, 101)) - {1, 60}
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,14 @@ counts: about 4 minutes.
 from __future__ import annotations
 
 import random
-from contextlib import ExitStack
+import signal
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
+from labeler.writer.dead_letters import FILE_NAME, DeadLetters
 from tests.support.accounting import balanced
-from tests.support.audit import at_dynamodb, nothing_lost
+from tests.support.audit import at_dynamodb, nothing_lost, pending
 from tests.support.counts import counts
 from tests.support.dynamodb import DynamoServers
 from tests.support.fault_proxy import FaultProxy
@@ -20,6 +23,7 @@ from tests.support.faults.kinds import (
     Broken,
     Fault,
     Hang,
+    Poison,
     Reset,
     ServerError,
     Slow,
@@ -28,6 +32,7 @@ from tests.support.faults.kinds import (
 )
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.load import Fleet, Robot, robots
+from tests.support.place import Place
 from tests.support.service import Service, StartService
 from tests.support.waiting import eventually
 
@@ -53,7 +58,7 @@ def labelled(service: Service, fleet: list[Robot], seed: int, count: int) -> Non
         eventually(lambda: sending.acknowledged() >= goal, timeout_s=60)
 
 
-@counts("kills", quick=4, full=100, full_timeout_s=1200)
+@counts("kills", quick=2, full=100, full_timeout_s=1200)
 def test_kills_at_random_moments_under_faults_lose_and_double_nothing(
     dynamodb_servers: DynamoServers, start_service: StartService, kills: int, seed: int
 ) -> None:
@@ -94,3 +99,37 @@ def test_a_sync_that_fails_beside_a_store_that_fails_costs_no_acknowledged_label
         service = start_service(prefix=started, **settings)
         balanced(service, 60)
         nothing_lost(fleet, table, service.state_dir)
+
+
+def test_a_kill_between_a_dead_letter_and_its_confirmation_leaves_one_of_it(
+    dynamodb_servers: DynamoServers, start_service: StartService, tmp_path: Path, seed: int
+) -> None:
+    """Case W36: the letter is synced, its record still in the journal: it is in one place.
+
+    Nobody may read what the journal would not show: the letters' mode is the segments'.
+    """
+    table = dynamodb_servers.get("ministack").table().create()
+    disk, bad = FaultyDisk(tmp_path / "disk"), [("robot-000", 2), ("robot-001", 12)]
+    with FaultProxy(table.server.url, seed) as proxy:
+        settings: dict[str, Any] = at_dynamodb(table, proxy.url)
+        settings["prefix"] = (*disk.prefix, *settings["prefix"])
+        place = Place(start_service(**settings), table, proxy, robots(2))
+        poison = proxy.on(Poison(keys=bad))
+        place.tell_at_once(20, seed)
+        place.audited(dead=1)
+        disk.breaks("sync_kills", "/dead_letters.sqlite3", "once")
+        place.tell_at_once(20, seed + 1)
+        assert place.service.wait() == -signal.SIGKILL
+        left = nothing_lost(place.fleet, table, place.service.state_dir)
+        with closing(DeadLetters(place.service.state_dir)) as letters:
+            assert [letter.row.key for letter in letters.list()] == bad
+        assert bad[1] in pending(place.service.state_dir), "it was not confirmed"
+        files = [place.service.state_dir / FILE_NAME, *place.service.state_dir.glob("journal/s*")]
+        assert len({file.stat().st_mode for file in files}) == 1
+        assert left.dead == 2
+        poison.off()  # delivered again, the row would be taken
+        proxy.record.clear()
+        place.letters_before = 1
+        place.service = start_service(place.service.state_dir, **settings)
+        place.audited(dead=2)
+        assert not proxy.record.writes(bad[1]), "its place is known"

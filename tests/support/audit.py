@@ -62,23 +62,23 @@ def audit(robots: Iterable[Robot], table: DynamoTable, *state_dirs: Path) -> Aud
                 assert letter.reason, "a dead letter has a reason"
                 dead[letter.row.key] = letter.row.label
                 records[letter.row.journal_id, letter.row.journal_number] = letter.row.key
-    pending = dict(label for state_dir in state_dirs for label in _pending(state_dir / "journal"))
+    waiting = {key: label for each in state_dirs for key, label in pending(each).items()}
     stored = {key: str(row["label"]) for key, row in rows.items()}
     for key, row in rows.items():
         if _record(row) in records:
             doubled[key] = "a record that is stored, and dead or stored elsewhere"
         records[_record(row)] = key
-    doubled |= dict(_changed(told, stored, dead, pending))
-    doubled |= dict(_unasked(fleet, stored, dead, pending))
+    doubled |= dict(_changed(told, stored, dead, waiting))
+    doubled |= dict(_unasked(fleet, stored, dead, waiting))
     return Audit(
         acknowledged=len(told),
         stored=len(told.keys() & rows.keys()),
         dead=len(told.keys() & dead.keys() - rows.keys()),
-        pending=len(told.keys() & pending.keys() - rows.keys() - dead.keys()),
+        pending=len(told.keys() & waiting.keys() - rows.keys() - dead.keys()),
         lost={
             key: f"was told {label!r}"
             for key, label in told.items()
-            if not any(key in kept for kept in (stored, dead, pending))
+            if not any(key in kept for kept in (stored, dead, waiting))
         },
         doubled=doubled,
     )
@@ -88,14 +88,15 @@ def _record(row: Row) -> tuple[str, int]:
     return str(row["journal_id"]), int(row["journal_number"])
 
 
-def _pending(journal: Path) -> Iterator[Held]:
-    """What a journal has yet to deliver."""
-    first = 0
-    while journal.exists() and (found := journal_dump(str(journal), first, _DUMP_ROWS)):
-        for record in found:
+def pending(state_dir: Path) -> dict[Key, str]:
+    """The labels that its journal has yet to deliver, of a service that runs or does not."""
+    journal, first, found = state_dir / "journal", 0, {}
+    while journal.exists() and (records := journal_dump(str(journal), first, _DUMP_ROWS)):
+        for record in records:
             if record["pending"]:  # type: ignore[typeddict-item]
-                yield (record["robot_id"], record["sequence"]), record["label"]
-        first = found[-1]["number"] + 1
+                found[record["robot_id"], record["sequence"]] = record["label"]
+        first = records[-1]["number"] + 1
+    return found
 
 
 def _changed(told: Mapping[Key, str], *places: Mapping[Key, str]) -> Iterator[Held]:

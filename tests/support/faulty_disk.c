@@ -5,6 +5,7 @@
  *
  *   sync_fails   once|always  fsync and fdatasync give EIO
  *   sync_takes   ms           they sleep first
+ *   sync_kills   once         what is synced is on the disk, and the process gone by SIGKILL
  *   read_fails   once|always  pread gives EIO
  *   read_takes   us           it sleeps first
  *   write_fails  once|always  pwrite gives ENOSPC
@@ -19,6 +20,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -156,6 +158,7 @@ static int synced(int fd, int (*real)(int)) {
     }
     int result = real(fd);
     if (result == 0) mirror_synced(fd);
+    if (result == 0 && path_of(fd, path) && rule("sync_kills", path, argument)) kill(getpid(), SIGKILL);
     return result;
 }
 

@@ -26,6 +26,7 @@ DATABASE = "/labels.sqlite3"
 Fault = Literal[
     "sync_fails",
     "sync_takes",
+    "sync_kills",
     "read_fails",
     "read_takes",
     "write_fails",

@@ -110,6 +110,11 @@ class DeadLetters:
         sql = "SELECT count(*) FROM dead_letters"
         return self._read(lambda db: int(db.execute(sql).fetchone()[0])) or 0
 
+    def records(self) -> set[tuple[str, int]]:
+        """The journal records that are here: id and number."""
+        found = self._read(lambda db: db.execute("SELECT record FROM dead_letters").fetchall())
+        return {_record_of(record) for (record,) in found or ()}
+
     def counts_by_reason(self) -> dict[str, int]:
         """The same by reason, the most frequent first."""
         sql = "SELECT reason, count(*) FROM dead_letters GROUP BY reason ORDER BY 2 DESC, 1"
@@ -249,6 +254,11 @@ def _values(letter: DeadLetter) -> tuple[object, ...]:
     fields = json.dumps(row_fields(row), ensure_ascii=True, allow_nan=False)
     reason, store = _kept(letter.reason), _kept(letter.store)
     return record, _bytes(row.robot_id), fields, reason, store, letter.at_unix_us, letter.tries
+
+
+def _record_of(record: bytes) -> tuple[str, int]:
+    number, _, journal_id = record.decode("utf-8", "surrogatepass").partition(" ")
+    return journal_id, int(number)
 
 
 def _kept(text: str) -> str:

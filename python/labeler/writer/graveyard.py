@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 from labeler.errors import LabelerError
@@ -10,6 +11,8 @@ from labeler.stores.base import StoredRow, StoreUnavailableError
 from labeler.writer.dead_letters import DeadLetter, DeadLetters
 
 __all__ = ["Buried"]
+
+_log = logging.getLogger(__name__)
 
 
 class Buried:
@@ -29,6 +32,17 @@ class Buried:
         except LabelerError as error:
             text = f"a refused label could not become a dead letter: {error.message}"
             raise StoreUnavailableError(text, kind="disk") from error
+
+    def known(self) -> set[tuple[str, int]]:
+        """Journal records that were kept before; of a file that cannot be read, none.
+
+        Those are delivered then, and may be both stored and a dead letter.
+        """
+        try:
+            return self._letters.records()
+        except LabelerError as error:
+            _log.warning("dead letters cannot be read", extra={"fields": {"reason": error.message}})
+            return set()
 
     def close(self) -> None:
         """Ends the thread and closes the file."""

@@ -68,6 +68,9 @@ class Records(Protocol):
 class Graveyard(Protocol):
     """Where rows that the store refuses for good are kept. `bury` is durable when it returns."""
 
+    def known(self) -> set[tuple[str, int]]:
+        """Id and number of the journal records that are kept already. Of any thread."""
+
     async def bury(self, row: StoredRow, reason: str) -> None:
         """Errors: `StoreUnavailableError`: the row is not kept, and must wait."""
 
@@ -99,6 +102,7 @@ class Writer:
         self._feeding = backoff()
         self._trouble = Trouble()
         self._stats = WriterStats()
+        self._known: set[tuple[str, int]] | None = None  # dead letters of earlier lives
         self._handed_over = 0  # rows on their way from the thread to the loop
         self._hurry, self._stop = threading.Event(), threading.Event()
         self._room = threading.Event()
@@ -195,15 +199,35 @@ class Writer:
         taken = self._records.take_records(room, _TAKE_BYTES_MAX, _IDLE_MS)
         if not taken:
             return
-        rows = [StoredRow._make(row) for row in taken]
+        rows, buried = self._apart([StoredRow._make(row) for row in taken])
         self._handed_over += len(rows)
-        self._loop.soon(self._receive, rows)
+        self._loop.soon(self._receive, rows, buried)
         if len(rows) < self._rows_max and not self._hurry.is_set():
             self._hurry.wait(self._limits.linger_ms / 1000)
 
+    def _apart(self, rows: list[StoredRow]) -> tuple[list[StoredRow], list[int]]:
+        """Those to deliver, and the numbers of those that became dead letters before a crash.
+
+        Their confirmation was lost with the process. Delivered, they would be in both places.
+        """
+        if self._known is None:
+            self._known = self._graveyard.known()
+        if not self._known:
+            return rows, []
+        known, last = self._known, rows[-1]
+        buried = {n for row in rows if (row.journal_id, n := row.journal_number) in known}
+        # Records come in order: what is behind them is met no more.
+        self._known = {
+            (journal_id, number)
+            for journal_id, number in known
+            if journal_id == last.journal_id and number > last.journal_number
+        }
+        return [row for row in rows if row.journal_number not in buried], sorted(buried)
+
     # ---- the loop
 
-    def _receive(self, rows: list[StoredRow]) -> None:
+    def _receive(self, rows: list[StoredRow], buried: list[int]) -> None:
+        self._confirm(buried, "dead")
         self._window.add(rows, time.monotonic())
         self._handed_over -= len(rows)
         self._wake_here()
