@@ -17,7 +17,7 @@ from labeler.writer.dead_letters import DeadLetters
 from tests.support.accounting import balanced
 from tests.support.audit import through
 from tests.support.dynamodb import DynamoServers
-from tests.support.faults.kinds import Poison, Reason, ServerError, Slow, Throttle, Unprocessed
+from tests.support.faults.kinds import Poison, ServerError, Slow, Throttle, Unprocessed
 from tests.support.load import readings
 from tests.support.place import Place, placed
 from tests.support.waiting import eventually
@@ -148,30 +148,6 @@ def test_a_write_that_was_given_up_and_is_applied_late_leaves_an_acknowledged_an
     row = float(place.table.rows()[key]["confidence"])
     assert any(row == pytest.approx(answer, rel=1e-6) for answer in both)
     through(place.proxy)
-
-
-@pytest.mark.parametrize(
-    ("reason", "kind"),
-    [
-        ("table", "throttled_table"),
-        ("on_demand", "throttled_table"),
-        ("bare", "throttled_table"),
-        ("account", "throttled_account"),
-        ("request_limit", "throttled_account"),
-        ("key_range", "throttled_key"),
-    ],
-)
-def test_a_throttle_is_counted_by_its_reason(
-    place: Place, reason: Reason, kind: str, seed: int
-) -> None:
-    before = place.count(names.WRITER_PROBLEMS, kind=kind)
-    with place.proxy.on(Throttle(reason, calls=3)) as rule:
-        place.tell_at_once(60, seed)
-        eventually(lambda: rule.hits == 3)
-        place.audited()
-    assert place.count(names.WRITER_PROBLEMS, kind=kind) - before == 3
-    assert place.count(names.WRITER_PROBLEM) == 0, "it is over"
-    assert not place.proxy.record.sent_again()
 
 
 def test_a_throttle_halves_the_writes_under_way_and_an_outage_leaves_one(
