@@ -8,6 +8,7 @@ be read, or a run could not be done. It builds nothing: `make bench` has.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 import tempfile
@@ -104,8 +105,8 @@ def _run(case: Case, options: argparse.Namespace) -> list[str]:
 
 def _run_writers(case: WriterCase, options: argparse.Namespace) -> list[str]:
     """The same for a case whose sides write to a store."""
-    from bench.writer import runner  # it needs a server of the tests
-
+    # By name: it needs a server of the tests, which no other case does.
+    runner = importlib.import_module(f"bench.writer.{case.runner}")
     print(f"{case.name}: measuring …", file=sys.stderr, flush=True)
     seconds = options.seconds or runner.SECONDS
     pairs = runner.measure(

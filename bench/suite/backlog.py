@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from bench.suite.servers import Server, ServerError
 from labeler._core import loadgen
 
-__all__ = ["Drained", "backlog", "drained"]
+__all__ = ["Drained", "backlog", "drained", "fill"]
 
 _ROBOTS = 2300
 _FILL_S = 600.0
@@ -55,7 +55,7 @@ def backlog(server: Server, rows: int) -> Iterator[None]:
         yield
         return
     server.store.take_nothing(True)
-    _fill(server, rows)
+    fill(server, rows)
     _begin_to_drain(server)
     try:
         yield
@@ -84,7 +84,8 @@ def drained(server: Server) -> Drained:
     return found
 
 
-def _fill(server: Server, rows: int) -> None:
+def fill(server: Server, rows: int) -> None:
+    """Makes labels until at least so many wait. The store takes nothing meanwhile."""
     plan = {
         "address": server.address,
         "rpc": "label_batch",

@@ -23,7 +23,18 @@ from labeler import config
 from labeler.config.problems import nearest, shown
 from labeler.errors import ConfigError
 
-__all__ = ["CASES", "Case", "CaseError", "Goal", "Guard", "Load", "Side", "case_names", "read_case"]
+__all__ = [
+    "CASES",
+    "Case",
+    "CaseError",
+    "Goal",
+    "Guard",
+    "Load",
+    "Side",
+    "case_names",
+    "guard_of",
+    "read_case",
+]
 
 CASES = Path(__file__).resolve().parent.parent / "cases"
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -234,7 +245,7 @@ def read_case(name: str, folder: Path = CASES) -> Case:
     problems: list[str] = []
     table = _validated(_CaseTable, raw, "", problems)
     sides = _sides(table, raw, problems) if table else {}
-    guards = [_guard(text, problems) for text in table.guards] if table else []
+    guards = [guard_of(text, problems) for text in table.guards] if table else []
     case = None
     if table and not problems:
         case = Case(
@@ -298,7 +309,8 @@ def _problem(raw: Mapping[str, Any], item: Mapping[str, Any]) -> str:
     return f"{where} = {shown(value)}: {item['msg']}"
 
 
-def _guard(text: str, problems: list[str]) -> Guard | None:
+def guard_of(text: str, problems: list[str]) -> Guard | None:
+    """A guard as it is written; None, and a problem more, where that cannot be read."""
     match = _GUARD.fullmatch(text.strip())
     if match is None:
         expected = "`metric <= 10` or `side.metric <= 10`, with one of <= < == > >="

@@ -60,6 +60,8 @@ METRICS: Mapping[str, Metric] = {
     "server_cpu_system_us_per_label": Metric("median", "of it system, in the measured part"),
     "server_cpu_after_us_per_label": Metric("median", "of it after the last reply"),
     "server_rss_bytes_max": Metric("max", "the process's largest resident size"),
+    "start_ms": Metric("max", "from the command to the line that says that it serves", "labeler"),
+    "rss_growth_bytes": Metric("max", "the largest resident size above that then", "labeler"),
     "path_cpu_us_per_label": Metric("median", "of server CPU: the label path's threads", "labeler"),
     "backlog_rows": Metric(
         "median", "labels still on their way to the store at the end", "labeler"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -31,6 +32,7 @@ _SETTLED_S = 120.0
 _STOP_S = 60.0
 _POLL_S = 0.05
 _BURN = "burn"
+_STATE = "state"
 _TICK_US = 1e6 / os.sysconf("SC_CLK_TCK")
 _PATH_THREADS = ("transport", "infer-", "committer")
 
@@ -76,6 +78,8 @@ class Server:
     admin_address: str
     burn_flag: Path
     """Says whether it burns, where it does so on demand; a file beside it may say so of another."""
+    ready_s: float = 0.0
+    """From its start to the line that says that it serves."""
     store: StoreBeside = field(default_factory=StoreBeside, repr=False)
     _before: _Seen | None = field(default=None, repr=False)
 
@@ -142,14 +146,20 @@ class Server:
 
 
 @contextmanager
-def running(spec: Spec, folder: Path) -> Iterator[Server]:
+def running(spec: Spec, folder: Path, state: Path | None = None) -> Iterator[Server]:
     """A server from its ready line to its end; its log and state are in `folder`.
+
+    `state`: what another one has left, which it begins with a copy of.
 
     Errors: `ServerError` with what it said, when it ends or stays silent for a minute.
     """
     folder.mkdir()
+    if state:
+        shutil.copytree(state, folder / _STATE)
     with store_beside(spec.store, folder) as store, _process(spec, folder, store) as process:
-        yield _ready(spec, process, folder, store)
+        server = _ready(spec, process, folder)
+        server.store = store
+        yield server
 
 
 @contextmanager
@@ -181,23 +191,22 @@ def _process(spec: Spec, folder: Path, store: StoreBeside) -> Iterator[subproces
 def _command(spec: Spec, folder: Path, store: StoreBeside) -> Sequence[str]:
     if spec.kind == "echo":
         return [str(BINARIES / "echo"), "127.0.0.1:0", str(spec.threads)]
-    command = [sys.executable, "-m", "labeler.cli", "serve", "--state-dir", str(folder / "state")]
+    command = [sys.executable, "-m", "labeler.cli", "serve", "--state-dir", str(folder / _STATE)]
     command += ["--grpc-address", "127.0.0.1:0", "--admin-address", "127.0.0.1:0"]
     command += ["--config", str(spec.config)] if spec.config else []
     command += ["--set", f"transport.threads={spec.threads}", "--set", "log.format=json"]
     return [*command, *store.arguments]
 
 
-def _ready(
-    spec: Spec, process: subprocess.Popen[bytes], folder: Path, store: StoreBeside
-) -> Server:
-    deadline = time.monotonic() + _READY_S
-    while time.monotonic() < deadline:
+def _ready(spec: Spec, process: subprocess.Popen[bytes], folder: Path) -> Server:
+    begin_s = time.monotonic()
+    while (now_s := time.monotonic()) < begin_s + _READY_S:
         code = process.poll()
         said = (folder / "log").read_text(encoding="utf-8", errors="replace").splitlines()
         for line in said:
             if found := _addresses(spec, line):
-                return _measurable(Server(spec, process.pid, *found, folder / _BURN, store))
+                server = Server(spec, process.pid, *found, folder / _BURN, now_s - begin_s)
+                return _measurable(server)
         if code is not None:
             raise ServerError("\n".join([f"{spec.kind} ended with {code}; it said:", *said[-20:]]))
         time.sleep(_POLL_S)

@@ -19,7 +19,16 @@ from bench.suite.compare import PAIRS_MIN, SECONDS_MIN, Checked, Judged, Pair, R
 from bench.suite.measure import Measured
 from bench.suite.metrics import over_runs
 
-__all__ = ["commit", "compared", "document", "judged_line", "lines", "machine", "progress_line"]
+__all__ = [
+    "commit",
+    "compared",
+    "document",
+    "guard_line",
+    "judged_line",
+    "lines",
+    "machine",
+    "progress_line",
+]
 
 
 def lines(case: Case, report: Report, measured: Measured, seconds: float) -> Iterator[str]:
@@ -36,7 +45,7 @@ def lines(case: Case, report: Report, measured: Measured, seconds: float) -> Ite
     for judged in report.judged:
         yield f"  {judged_line(judged)}"
     for checked in report.guards:
-        yield f"  {_guard(checked)}"
+        yield f"  {guard_line(checked)}"
     yield f"  floor of this run: {_floor(measured)}"
     if measured.drained:
         yield f"  in the end: {measured.drained.text}"
@@ -175,7 +184,8 @@ def _ratio(ratio: Ratio | None) -> str:
     return f"{ratio.median:.2f} [{ratio.min:.2f}..{ratio.max:.2f}]" if ratio else "-"
 
 
-def _guard(checked: Checked) -> str:
+def guard_line(checked: Checked) -> str:
+    """A guard, and whether it holds."""
     value = "no figure" if checked.value is None else f"{checked.value:,.0f}"
     word = {True: "holds", False: "BROKEN", None: "not measured"}[checked.holds]
     return f"guard {checked.guard.text}: {word}, {checked.side} has {value}"

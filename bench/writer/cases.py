@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-from bench.suite.case import Goal, Guard
+from bench.suite.case import Goal, Guard, guard_of
 
 __all__ = ["CASES", "WriterCase"]
 
@@ -14,15 +15,27 @@ _CPU = "server_cpu_us_per_label"
 
 @dataclass(frozen=True)
 class WriterCase:
-    """`sides`: by name, a kind of `bench.writer.sides`; the first is what others are against."""
+    """`sides`: by name, a kind of `bench.writer.sides`; the first is what others are against.
+
+    Of starts the kind is how many labels the journal holds.
+    """
 
     name: str
     about: str
     seed: int
     sides: Mapping[str, str]
-    goals: tuple[Goal, ...]
+    goals: tuple[Goal, ...] = ()
     guards: tuple[Guard, ...] = ()
     erratic: bool = False
+    runner: Literal["runner", "starts"] = "runner"
+    """The module of this package that measures it."""
+
+
+def _guard(text: str) -> Guard:
+    problems: list[str] = []
+    guard = guard_of(text, problems)
+    assert guard, problems
+    return guard
 
 
 CASES: Mapping[str, WriterCase] = {
@@ -43,6 +56,18 @@ CASES: Mapping[str, WriterCase] = {
                 Goal(metric=_CPU, side="labeler", against="aioboto3", ratio_max=0.6),
                 Goal(metric=_CPU, side="labeler", against="boto3", ratio_max=0.6),
             ),
+        ),
+        WriterCase(
+            name="writer-start-backlog",
+            about="How long does a start take with a million undelivered labels, and what memory?",
+            seed=7,
+            sides={"empty": "0", "backlog": "1000000"},
+            guards=(
+                _guard("errors_total == 0"),
+                _guard("backlog.start_ms < 5000"),
+                _guard("backlog.rss_growth_bytes <= 67108864"),  # journal.memory_bytes_max
+            ),
+            runner="starts",
         ),
     )
 }

@@ -137,6 +137,10 @@ def document(case: WriterCase, report: Report, pairs: list[Pair], seconds: float
         "kinds": dict(case.sides),
         "sides": {name: dict(figures) for name, figures in report.sides.items()},
         "compared": [compared(judged) for judged in report.judged],
+        "guards": [
+            {"guard": c.guard.text, "side": c.side, "value": c.value, "holds": c.holds}
+            for c in report.guards
+        ],
         "runs": [
             {
                 name: {figure: round(value, 3) for figure, value in run.figures.items()}
