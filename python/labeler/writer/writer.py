@@ -227,7 +227,7 @@ class Writer:
     # ---- the loop
 
     def _receive(self, rows: list[StoredRow], buried: list[int]) -> None:
-        self._confirm(buried, "dead")
+        self._confirm(superseded=(), dead=buried)
         self._window.add(rows, time.monotonic())
         self._handed_over -= len(rows)
         self._wake_here()
