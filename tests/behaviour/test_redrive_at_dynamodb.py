@@ -1,6 +1,7 @@
 """Dead letters written again at DynamoDB, beside a writer and beside each other: the later stays.
 
-`labeler dlq redrive` itself is in `test_dead_letter_commands.py`.
+And what becomes of a write that the network delivers long after it was given up (docs/dynamodb.md,
+"A write that comes late"). `labeler dlq redrive` itself is in `test_dead_letter_commands.py`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import random
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,16 @@ import pytest
 
 from labeler.stores.base import Status, StoredRow, StoreUnavailableError
 from labeler.stores.dynamodb import DynamoStore
+from labeler.stores.dynamodb.items import item_of
 from labeler.writer.dead_letters import DeadLetter, DeadLetters
 from labeler.writer.redrive import write_again
 from tests.support.dynamodb import DynamoTable, servers
 from tests.support.fault_proxy import FaultProxy
-from tests.support.faults.kinds import Poison, Reset, ServerError, Throttle
+from tests.support.faults.kinds import Poison, Reset, ServerError, Slow, Throttle
+from tests.support.faults.record import Call
 from tests.support.service import run_labeler
 from tests.support.stores import OpenStore, aws_variables, dynamodb_settings, opened, row
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -36,6 +41,15 @@ def proxied(
     aws_variables(monkeypatch, labels_table.server)
     with opened("dynamodb", dynamodb_settings(labels_table, fault_proxy.url), tmp_path) as found:
         yield found
+
+
+@dataclass(frozen=True)
+class Late:
+    """A store, the proxy before it, and the calls that are over."""
+
+    store: OpenStore
+    proxy: FaultProxy
+    heard: list[Call]
 
 
 def rewritten(store: OpenStore, *rows: StoredRow) -> list[str]:
@@ -109,6 +123,48 @@ def test_a_reply_that_is_lost_is_stored_at_the_next_try(
             rewritten(proxied, row(1), row(2))
     assert rewritten(proxied, row(1), row(2)) == ["stored", "stored"]
     assert numbers(labels_table) == {1: 1, 2: 2}
+
+
+@pytest.fixture
+def late(
+    labels_table: DynamoTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Late]:
+    """A store that soon gives up a write, and the proxy that delivers it late."""
+    aws_variables(monkeypatch, labels_table.server)
+    heard: list[Call] = []
+    with FaultProxy(labels_table.server.url, heard=heard.append) as proxy:
+        settings = dynamodb_settings(labels_table, proxy.url, read_timeout_ms=500)
+        with opened("dynamodb", settings, tmp_path) as found:
+            yield Late(found, proxy, heard)
+
+
+EARLIER = row(1, journal_number=3, label="earlier", sku="")
+LATER = row(1, journal_number=5, label="later")
+
+
+def test_a_redrive_that_comes_late_leaves_a_later_record(
+    late: Late, labels_table: DynamoTable
+) -> None:
+    """Its condition travels with it, so that it holds whenever it arrives."""
+    with late.proxy.on(Slow(60, when="request", operations=("PutItem",), calls=1)):
+        with pytest.raises(StoreUnavailableError):
+            rewritten(late.store, EARLIER)
+        eventually(lambda: late.store.statuses(LATER) == ["stored"])
+    unmet = "ConditionalCheckFailedException"
+    eventually(lambda: [call for call in late.heard if call.outcome == unmet])
+    assert labels_table.items() == [item_of(LATER)]
+
+
+def test_a_plain_write_that_comes_late_leaves_a_row_that_was_acknowledged_whole(
+    late: Late, labels_table: DynamoTable
+) -> None:
+    """The writer's calls have no condition: the row is the earlier record's then, all of it."""
+    with late.proxy.on(Slow(60, when="request", calls=1)):
+        with pytest.raises(StoreUnavailableError):
+            late.store.write(EARLIER)
+        eventually(lambda: late.store.statuses(LATER) == ["stored"])
+        assert labels_table.items() == [item_of(LATER)]
+    eventually(lambda: labels_table.items() == [item_of(EARLIER)])
 
 
 @servers("ministack")

@@ -61,18 +61,18 @@ def test_the_arithmetic_of_the_costs_is_right(column: int, rate: int) -> None:
     month = rate * 730 * 3600 / 1e6
     stored = rate * 86_400 * (290 + 100) / 1e9
 
-    def number(name: str, place: int = 0) -> float:
-        return float(re.findall(r"\d[\d,]*", cells[name])[place].replace(",", ""))
+    def number(name: str) -> float:
+        return float(re.findall(r"\d[\d,]*", cells[name])[0].replace(",", ""))
 
-    assert number("labels a month") == round(month)
-    assert number("on demand, 0.625 $ a million writes") == round(month * 0.625)
+    assert number("labels a month, as many write request units (WRU)") == round(month)
     units = number("provisioned, 30 % above the rate")
     assert units == round(rate * 1.3, -2)
-    assert number("provisioned, 0.00065 $ a unit and hour") == round(units * 0.00065 * 730)
+    assert number("WCU-hours a month") == units * 730
     assert number("stored a day (290 bytes and 100 of overhead)") == round(stored)
-    kept = "stored with 7 days' retention, 0.25 $ a GB and month"
-    assert number(kept) == round(stored * 7)
-    assert number(kept, 1) == round(stored * 7 * 0.25)
+    assert number("stored with 7 days' retention") == round(stored * 7)
+    assert number("example: on demand, 0.625 $ a million WRU") == round(month * 0.625)
+    assert number("example: provisioned, 0.00065 $ a WCU-hour") == round(units * 0.00065 * 730)
+    assert number("example: 7 days stored, 0.25 $ a GB and month") == round(stored * 7 * 0.25)
 
 
 def policies() -> dict[str, set[str]]:
