@@ -133,7 +133,7 @@ def _more(place: Place, seed: int) -> bool:
     "fault", [Unprocessed(share=0.3), Unprocessed(calls=3)], ids=["a third", "all 25"]
 )
 def test_what_the_store_gives_back_is_sent_again_and_counted_and_nothing_else_is(
-    place: Place, fault: Fault, seed: int
+    place: Place, fault: Unprocessed, seed: int
 ) -> None:
     """Case W04: the counter of what was given back is the store's."""
     place.proxy.record.clear()

@@ -62,9 +62,11 @@ class FaultProxy:
         port: int = 0,
         strict: bool = True,
         heard: Callable[[Call], None] | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         """`strict`: refuse what the real store refuses. `heard`: gets each call when it is over."""
         self.upstream = upstream
+        self.host = host
         self.seed = seed
         self.port = port
         self.record = Record()
@@ -84,7 +86,7 @@ class FaultProxy:
     @property
     def url(self) -> str:
         """Where clients find it; the same from `start` to `close`."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def connections(self) -> int:
@@ -141,7 +143,7 @@ class FaultProxy:
     async def _listen(self) -> None:
         self._server = await self._loop.create_server(
             lambda: Connection(self._serve, self._connections),
-            "127.0.0.1",
+            self.host,
             self.port,
             reuse_address=True,
         )

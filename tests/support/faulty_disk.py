@@ -74,7 +74,7 @@ def small_disk(path: Path, size_bytes: int) -> Iterator[Path]:
     command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=0755", "tmpfs", str(path)]
     mounted = subprocess.run(command, capture_output=True, text=True, check=False)
     if mounted.returncode:
-        _skip("LABELER_REQUIRE_MOUNT", f"no right to mount: {mounted.stderr.strip()}")
+        refuse_or_skip("LABELER_REQUIRE_MOUNT", f"no right to mount: {mounted.stderr.strip()}")
     try:
         yield path
     finally:
@@ -99,11 +99,12 @@ def free_bytes(path: Path) -> int:
 
 def _preloaded(folder: Path) -> str:
     if shutil.which("cc") is None:
-        _skip("LABELER_REQUIRE_CC", "no C compiler `cc`")
+        refuse_or_skip("LABELER_REQUIRE_CC", "no C compiler `cc`")
     return library("faulty_disk", folder)
 
 
-def _skip(variable: str, why: str) -> None:
+def refuse_or_skip(variable: str, why: str) -> None:
+    """Skips a test that cannot run here, or fails it where the variable asks for that."""
     if os.environ.get(variable) == "1":
         pytest.fail(f"{variable}=1, but there is {why}", pytrace=False)
     pytest.skip(why)

@@ -1,0 +1,80 @@
+"""Credentials of each source run out or are replaced beside a real service: W14, botocore #3134.
+
+The source answers over HTTP: a container's agent, STS for a web identity, an instance's metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from labeler.telemetry import names
+from tests.support.accounting import balanced
+from tests.support.agent import Agent
+from tests.support.dynamodb import DynamoServers
+from tests.support.faults.account import Credentials
+from tests.support.place import placed
+from tests.support.preload import prefix
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def agent() -> Iterator[Agent]:
+    """Gives keys for 15 s."""
+    found = Agent(valid_s=15)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    """What the source is asked with."""
+    path = tmp_path / "token"
+    path.write_text("first")
+    return path
+
+
+def variables(source: str, agent: Agent, token: Path) -> dict[str, str]:
+    """Where a service looks for its credentials."""
+    if source == "container":
+        return {
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI": agent.url,
+            "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(token),
+        }
+    return {
+        "AWS_WEB_IDENTITY_TOKEN_FILE": str(token),
+        "AWS_ROLE_ARN": "arn:aws:iam::000000000000:role/labeler",
+        "AWS_ENDPOINT_URL_STS": agent.root,
+    }
+
+
+@pytest.mark.parametrize("source", ["container", "web identity"])
+def test_credentials_that_are_renewed_cost_one_write_at_most_while_labels_flow(
+    dynamodb_servers: DynamoServers,
+    tmp_path: Path,
+    seed: int,
+    agent: Agent,
+    token: Path,
+    source: str,
+) -> None:
+    """The token file is replaced, the old key over at once; then no key is given that holds."""
+    table = dynamodb_servers.get("ministack").table().create()
+    keys = {name: text for name, text in table.server.environment.items() if "KEY" not in name}
+    found = prefix(**keys, **variables(source, agent, token))
+    with placed(table, tmp_path, seed, prefix=found) as place:
+        place.tell(30, seed)
+        balanced(place.service)
+        token.write_text("second")
+        with place.proxy.on(Credentials("expired", unless_key="AKIA-second")) as rule:
+            place.tell(60, seed + 1)
+            place.audited()
+        assert rule.hits <= place.count(names.WRITER_LIMIT), "those that were under way"
+        used = {call.access_key for call in place.proxy.record.writes()}
+        assert used == {"AKIA-first", "AKIA-second"}
+        agent.valid_s = -60
+        place.tell(20, seed + 2)
+        eventually(lambda: place.problem("credentials"))
+        agent.valid_s = 3600
+        place.audited()
