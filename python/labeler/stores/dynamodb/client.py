@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import aioboto3  # type: ignore[import-untyped]
 from aiobotocore.config import AioConfig  # type: ignore[import-untyped]
@@ -19,7 +19,7 @@ from labeler.stores.dynamodb.sending import Sender
 if TYPE_CHECKING:
     from types_aiobotocore_dynamodb import DynamoDBClient
 
-__all__ = ["DynamoSettings", "open_client"]
+__all__ = ["DynamoSettings", "open_client", "renew_credentials"]
 
 IDLE_S_MAX = 10.0
 """An idle connection is closed by us sooner than by a load balancer or NAT in between."""
@@ -75,6 +75,22 @@ async def _open(settings: DynamoSettings) -> DynamoDBClient:
         ) from error
     sender.attach(client.meta.events)
     return client
+
+
+async def renew_credentials(client: DynamoDBClient) -> None:
+    """Gives it what the chain of credentials holds now; read in a thread too.
+
+    Botocore keeps for ever what it read from a file, and an instance's keys beyond their end. Where
+    there are none now, the old ones stay. Errors: botocore's.
+    """
+    found = await asyncio.to_thread(asyncio.run, _credentials())
+    if found is not None:
+        signer: Any = client._request_signer
+        signer._credentials = found
+
+
+async def _credentials() -> Any:
+    return await aioboto3.Session().get_credentials()
 
 
 def _config(settings: DynamoSettings, sender: Sender) -> AioConfig:

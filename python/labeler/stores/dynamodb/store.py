@@ -32,7 +32,7 @@ from labeler.stores.base import (
     encode_page_token,
 )
 from labeler.stores.dynamodb import items, table
-from labeler.stores.dynamodb.client import DynamoSettings, open_client
+from labeler.stores.dynamodb.client import DynamoSettings, open_client, renew_credentials
 from labeler.stores.dynamodb.errors import GarbledError, is_unmet, meaning_of
 from labeler.stores.dynamodb.sending import with_body
 
@@ -45,6 +45,8 @@ _log = logging.getLogger(__name__)
 
 CONFIRMED_S = 1.0
 """For so long a look at the table proves that refusals are the rows' own fault."""
+RENEWED_S = 10.0
+"""Refused credentials are read anew from where they come, once in so long."""
 _FILTERED_ROWS = 1000
 """Items that one request of a filtered list looks at."""
 _UNPROCESSED = Outcome(Status.UNPROCESSED)
@@ -64,6 +66,7 @@ class DynamoStore:
         self.limits = StoreLimits(items.REQUEST_ROWS_MAX, settings.connections_max)
         self._client: DynamoDBClient | None = None
         self._confirmed_s = -CONFIRMED_S
+        self._renewed_s, self._refused = -RENEWED_S, False
 
     async def ensure(self) -> None:
         """Makes the client and looks at the table; one that is missing or not yet made is awaited.
@@ -203,9 +206,22 @@ class DynamoStore:
         """Writes them; the keys that were not."""
         client = self._opened()
         body = items.batch_body(self.settings.table, rows, self.settings.retention_s)
-        async with _meant():
-            answer = await client.batch_write_item(RequestItems=with_body(body))
-            return _unprocessed(answer.get("UnprocessedItems"), rows)
+        try:
+            async with _meant():
+                await self._renew(client)
+                answer = await client.batch_write_item(RequestItems=with_body(body))
+                self._refused = False
+                return _unprocessed(answer.get("UnprocessedItems"), rows)
+        except StoreUnavailableError as error:
+            self._refused = error.kind == "credentials"
+            raise
+
+    async def _renew(self, client: DynamoDBClient) -> None:
+        """Looks for other credentials where the last write's were refused."""
+        now_s = time.monotonic()
+        if self._refused and now_s >= self._renewed_s + RENEWED_S:
+            self._renewed_s = now_s
+            await renew_credentials(client)
 
     async def _put_if_newer(self, row: StoredRow) -> Outcome:
         client = self._opened()
