@@ -1,6 +1,6 @@
 """Credentials of each source run out or are replaced beside a real service: W14, botocore #3134.
 
-The source answers over HTTP: a container's agent, STS for a web identity, an instance's metadata.
+A container's agent, STS for a web identity and an instance's metadata answer over HTTP.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import labeler
 from labeler.telemetry import names
 from tests.support.accounting import balanced
 from tests.support.agent import Agent
@@ -43,6 +44,13 @@ def variables(source: str, agent: Agent, token: Path) -> dict[str, str]:
             "AWS_CONTAINER_CREDENTIALS_FULL_URI": agent.url,
             "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(token),
         }
+    if source == "instance":
+        return {
+            "AWS_EC2_METADATA_DISABLED": "false",
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": agent.root,
+        }
+    if source == "profile":
+        return {"AWS_SHARED_CREDENTIALS_FILE": str(token)}
     return {
         "AWS_WEB_IDENTITY_TOKEN_FILE": str(token),
         "AWS_ROLE_ARN": "arn:aws:iam::000000000000:role/labeler",
@@ -62,7 +70,7 @@ def test_credentials_that_are_renewed_cost_one_write_at_most_while_labels_flow(
     """The token file is replaced, the old key over at once; then no key is given that holds."""
     table = dynamodb_servers.get("ministack").table().create()
     keys = {name: text for name, text in table.server.environment.items() if "KEY" not in name}
-    found = prefix(**keys, **variables(source, agent, token))
+    found = prefix(**keys | variables(source, agent, token))
     with placed(table, tmp_path, seed, prefix=found) as place:
         place.tell(30, seed)
         balanced(place.service)
@@ -78,3 +86,36 @@ def test_credentials_that_are_renewed_cost_one_write_at_most_while_labels_flow(
         eventually(lambda: place.problem("credentials"))
         agent.valid_s = 3600
         place.audited()
+
+
+PROFILE = "[default]\naws_access_key_id = AKIA-{0}\naws_secret_access_key = secret\n"
+
+
+@pytest.mark.parametrize("source", ["instance", "profile"])
+def test_credentials_that_are_over_though_they_should_hold_are_looked_for_anew(
+    dynamodb_servers: DynamoServers,
+    tmp_path: Path,
+    seed: int,
+    agent: Agent,
+    token: Path,
+    source: str,
+) -> None:
+    """A file is edited, or a key revoked, of which the AWS library looks at neither again."""
+    table = dynamodb_servers.get("ministack").table().create()
+    keys = {name: text for name, text in table.server.environment.items() if "KEY" not in name}
+    agent.valid_s = 6 * 3600
+    token.write_text(PROFILE.format("first"))
+    found = prefix(**keys | variables(source, agent, token))
+    with placed(table, tmp_path, seed, prefix=found) as place:
+        place.tell(30, seed)
+        balanced(place.service)
+        token.write_text(PROFILE.format("second"))
+        agent.instance_token = "second"
+        with place.proxy.on(Credentials("expired", unless_key="AKIA-second")) as rule:
+            place.tell(30, seed + 1)
+            eventually(lambda: rule.hits >= 1)
+            place.audited()
+            robot = place.fleet[0]
+            with labeler.Client(place.service.address, timeout_ms=5000) as client:
+                assert client.get(robot.robot_id, 1).label == robot.acknowledged[1]
+        assert place.count(names.WRITER_PROBLEM) == 0

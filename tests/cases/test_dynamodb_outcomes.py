@@ -1,6 +1,6 @@
 """What DynamoDB says of a write, through a real service: each row ends as it was told, once.
 
-Cases W06, W08, W10 and W34, throttles by their reason, and the limit of writes under way.
+Cases W04, W06, W08 and W34, and the limit of writes under way. Full counts: about 15 s.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import labeler
 from labeler.telemetry import names
 from labeler.writer.dead_letters import DeadLetters
 from tests.support.accounting import balanced
-from tests.support.audit import through
+from tests.support.audit import nothing_lost, pending, through
+from tests.support.counts import counts
 from tests.support.dynamodb import DynamoServers
 from tests.support.faults.kinds import Poison, ServerError, Slow, Throttle, Unprocessed
 from tests.support.load import readings
 from tests.support.place import Place, placed
 from tests.support.waiting import eventually
 
-KEY = ("robot-1", 7)
+BATCH_ROWS = 25
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +47,11 @@ def place(one_service: Place, seed: int) -> Iterator[Place]:
     one_service.proxy.off()
 
 
-@pytest.mark.parametrize(
-    "marked", [[0], [50], [99], [30, 31], [0, 99]], ids=lambda marked: f"{marked} of 100"
-)
+@pytest.mark.parametrize("marked", [[50], [30, 31], [0, 99]], ids=lambda marked: f"{marked} of 100")
 def test_a_poisoned_row_is_a_dead_letter_alone_and_costs_ten_calls_at_most(
     place: Place, marked: list[int], seed: int
 ) -> None:
-    """Case W06, dyno #82: at the first, middle and last place, and two in one batch."""
+    """Case W06, dyno #82: one among a hundred, and two in one batch."""
     first = [(robot.robot_id, n) for n in range(1, 26) for robot in place.fleet]
     bad = [first[number] for number in marked]
     before = extra(place)
@@ -67,6 +66,28 @@ def test_a_poisoned_row_is_a_dead_letter_alone_and_costs_ten_calls_at_most(
         reasons = {one.row.key: one.reason for one in letters.list(1000) if one.row.key in bad}
     assert reasons.keys() == set(bad)
     assert all("a marked item" in reason for reason in reasons.values()), reasons
+
+
+@counts("places", quick=5, full=BATCH_ROWS, full_timeout_s=120)
+def test_a_row_is_refused_alone_at_each_place_of_a_batch(
+    place: Place, places: int, seed: int
+) -> None:
+    """Case W06: from the first to the last of a full write, among rows that are good."""
+    robot, rounds = place.fleet[0], 0
+    left = {number * (BATCH_ROWS - 1) // (places - 1) for number in range(places)}
+    place.fleet[:] = [robot]
+    while left:
+        bad = (robot.robot_id, robot.sent + 1 + min(left))
+        with place.proxy.on(Poison(keys=[bad])):
+            place.tell_at_once(BATCH_ROWS, seed + rounds)
+            eventually(lambda: place.count(names.RECORDS_PENDING) == 0)
+        first = place.proxy.record.writes(bad)[0]
+        if len(first.keys) == BATCH_ROWS:  # else its rows were taken by two writes
+            left.discard(first.keys.index(bad))
+        rounds += 1
+        assert rounds < 4 * BATCH_ROWS
+    assert place.audited(dead=rounds).stored == rounds * (BATCH_ROWS - 1)
+    assert not place.proxy.record.sent_again()
 
 
 def extra(place: Place) -> float:
@@ -105,6 +126,27 @@ def two_answers(place: Place, client: labeler.Client, rng: random.Random) -> Ite
         other.sent += 1
         told = client.label(other.robot_id, other.sent, readings(rng))
         other.acknowledged[other.sent] = told.label
+
+
+def test_a_row_that_is_given_back_for_ever_holds_up_neither_its_robot_nor_others(
+    place: Place, seed: int
+) -> None:
+    """Case W04: it waits, is seen to wait, and arrives in the end."""
+    key = (place.fleet[0].robot_id, 3)
+    with place.proxy.on(Unprocessed(keys=[key])) as rule:
+        place.tell_at_once(100, seed)
+        others = {(robot.robot_id, n) for robot in place.fleet for n in robot.acknowledged} - {key}
+        eventually(lambda: others <= place.table.rows().keys(), timeout_s=30)
+        hits = rule.hits
+        eventually(lambda: rule.hits >= hits + 3)
+        assert place.count(names.WRITER_WAITING_ROBOTS) == place.count(names.RECORDS_PENDING) == 1
+        assert place.count(names.JOURNAL_AGE) > 0
+        assert pending(place.service.state_dir).keys() == {key}
+        assert nothing_lost(place.fleet, place.table, place.service.state_dir).pending == 1
+    place.audited()
+    again = [one for one, what in place.proxy.record.keys.items() if what.sent > 1]
+    assert {robot for robot, _ in again} == {key[0]}
+    assert not place.proxy.record.sent_again()
 
 
 def test_what_came_later_stays_when_the_earlier_was_given_back(place: Place, seed: int) -> None:
