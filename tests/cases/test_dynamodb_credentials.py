@@ -1,6 +1,7 @@
 """Credentials of each source run out or are replaced beside a real service: W14, botocore #3134.
 
-A container's agent, STS for a web identity and an instance's metadata answer over HTTP.
+A container's agent, STS for a web identity and an instance's metadata answer over HTTP. Slow
+ones: about 10 s.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ def variables(source: str, agent: Agent, token: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("source", ["container", "web identity"])
+@pytest.mark.parametrize(
+    "source", ["container", pytest.param("web identity", marks=pytest.mark.slow)]
+)
 def test_credentials_that_are_renewed_cost_one_write_at_most_while_labels_flow(
     dynamodb_servers: DynamoServers,
     tmp_path: Path,
@@ -91,7 +94,7 @@ def test_credentials_that_are_renewed_cost_one_write_at_most_while_labels_flow(
 PROFILE = "[default]\naws_access_key_id = AKIA-{0}\naws_secret_access_key = secret\n"
 
 
-@pytest.mark.parametrize("source", ["instance", "profile"])
+@pytest.mark.parametrize("source", ["profile", pytest.param("instance", marks=pytest.mark.slow)])
 def test_credentials_that_are_over_though_they_should_hold_are_looked_for_anew(
     dynamodb_servers: DynamoServers,
     tmp_path: Path,

@@ -138,13 +138,16 @@ def test_what_the_store_gives_back_is_sent_again_and_counted_and_nothing_else_is
     """Case W04: the counter of what was given back is the store's."""
     place.proxy.record.clear()
     before = place.count(names.WRITER_UNPROCESSED)
-    with place.proxy.on(fault):
+    with place.proxy.on(ServerError()):
         place.tell_at_once(200, seed)
-        balanced(place.service, 60)
+        place.proxy.record.clear()
+        back = place.proxy.on(fault)
+    balanced(place.service, 60)
+    back.off()
     counted = place.count(names.WRITER_UNPROCESSED) - before
     assert counted == place.proxy.record.unprocessed > 0
-    back = [len(call.unprocessed) for call in place.proxy.record.writes()]
-    assert (max(back) == 25) == (fault.share == 1.0)
+    most = max(len(call.unprocessed) for call in place.proxy.record.writes())
+    assert (most == 25) == (fault.share == 1.0)
     assert not place.proxy.record.sent_again(), "what is stored is not sent again"
     place.audited()
 

@@ -290,10 +290,14 @@ def test_a_clock_set_back_under_the_service_holds_labels_up_until_it_is_right(
         place.audited()
 
 
+@pytest.mark.slow
 def test_a_disk_full_in_an_outage_refuses_labels_and_confirms_when_the_store_is_back(
     start_service: StartService, table: DynamoTable, tmp_path: Path, seed: int
 ) -> None:
-    """Case W46, OpenTelemetry Collector #7198: the disk stays full while all is delivered."""
+    """Case W46, OpenTelemetry Collector #7198: the disk stays full while all is delivered.
+
+    About 10 s; `test_full_disk.py` tries the same beside SQLite, always.
+    """
     with (
         small_disk(tmp_path / "disk", 24 << 20) as disk,
         FaultProxy(table.server.url, seed) as proxy,
