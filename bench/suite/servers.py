@@ -58,7 +58,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class _Seen:
-    """A reading: CPU of the process, of its label path and of the store beside it; what is stored."""
+    """A reading: CPU of the process, its label path and the store beside it; what is stored."""
 
     at_s: float
     cpu_us: float

@@ -1,7 +1,7 @@
 """What a service under measurement writes to: an embedded store, a server beside it, or nothing.
 
-Starts the server, says with which settings a service reaches it, and makes an outage of it. Knows no
-service.
+Starts the server, says with which settings a service reaches it, and makes an outage of it. Knows
+no service.
 """
 
 from __future__ import annotations

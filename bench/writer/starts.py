@@ -1,8 +1,8 @@
 """Starts of a service with what another one has left undelivered, beside starts with nothing.
 
-The backlog is made once, in an outage of the store, and its service killed; each start has a copy of
-it. After its ready line a service drains for the time of a run, with no load, and is killed. In the
-end one start is let drain to the last label.
+The backlog is made once, in an outage of the store, and its service killed; each start has a copy
+of it. After its ready line a service drains for the time of a run, with no load, and is killed. In
+the end one start is let drain to the last label.
 """
 
 from __future__ import annotations
@@ -102,9 +102,7 @@ def lines(case: WriterCase, report: Report, seconds: float) -> Iterator[str]:
     short = f" · quick look, not a measurement ({PAIRS_MIN} pairs of {SECONDS:g} s)"
     yield text + ("" if report.measurement else short)
     for name, figures in report.sides.items():
-        rss, growth = (
-            figures[key] / 1e6 for key in ("server_rss_bytes_max", "rss_growth_bytes")
-        )
+        rss, growth = (figures[key] / 1e6 for key in ("server_rss_bytes_max", "rss_growth_bytes"))
         yield (
             f"  {name:<10}{figures['backlog_rows']:>11,.0f} rows   ready after at most "
             f"{figures['start_ms']:,.0f} ms   at most {rss:.0f} MB, {growth:.0f} above that at the "
@@ -112,4 +110,3 @@ def lines(case: WriterCase, report: Report, seconds: float) -> Iterator[str]:
         )
     for checked in report.guards:
         yield f"  {guard_line(checked)}"
-

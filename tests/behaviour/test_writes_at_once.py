@@ -68,6 +68,9 @@ class Counting:
     async def list(self, query: Query) -> Page:
         raise NotImplementedError
 
+    async def write_if_newer(self, rows: Sequence[StoredRow]) -> Sequence[Outcome]:
+        raise NotImplementedError
+
     async def confirm_refusal(self) -> None:
         raise NotImplementedError
 
@@ -76,6 +79,9 @@ class Counting:
 
 
 class NoGraves:
+    def known(self) -> set[tuple[str, int]]:
+        return set()
+
     async def bury(self, row: StoredRow, reason: str) -> None:
         raise AssertionError(f"{row.key} is refused: {reason}")
 
