@@ -106,7 +106,7 @@ def _run(case: Case, options: argparse.Namespace) -> list[str]:
 def _run_writers(case: WriterCase, options: argparse.Namespace) -> list[str]:
     """The same for a case whose sides write to a store."""
     # By name: it needs a server of the tests, which no other case does.
-    runner = importlib.import_module(f"bench.writer.{case.runner}")
+    runner = importlib.import_module(case.runner)
     print(f"{case.name}: measuring …", file=sys.stderr, flush=True)
     seconds = options.seconds or runner.SECONDS
     pairs = runner.measure(

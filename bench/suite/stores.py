@@ -24,7 +24,8 @@ StoreKind = Literal["sqlite", "fast-dynamodb", "dynoxide", "ministack"]
 OFF = "off"
 """In the place of a kind: a store that takes nothing while a run is on."""
 
-_OFF_FOLDER = Path(__file__).resolve().parent / "off"
+_OFF_FOLDER = (Path(__file__).resolve().parent / "off" / "bench_off.py").parent
+"""On the service's path: the store `bench_off`, found by its entry point."""
 _TABLE = "bench-labels"
 _STOP_S = 20.0
 

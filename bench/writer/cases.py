@@ -27,8 +27,8 @@ class WriterCase:
     goals: tuple[Goal, ...] = ()
     guards: tuple[Guard, ...] = ()
     erratic: bool = False
-    runner: Literal["runner", "starts"] = "runner"
-    """The module of this package that measures it."""
+    runner: Literal["bench.writer.runner", "bench.writer.starts"] = "bench.writer.runner"
+    """The module that measures it."""
 
 
 def _guard(text: str) -> Guard:
@@ -67,7 +67,7 @@ CASES: Mapping[str, WriterCase] = {
                 _guard("backlog.start_ms < 5000"),
                 _guard("backlog.rss_growth_bytes <= 67108864"),  # journal.memory_bytes_max
             ),
-            runner="starts",
+            runner="bench.writer.starts",
         ),
     )
 }
