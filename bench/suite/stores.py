@@ -24,8 +24,8 @@ StoreKind = Literal["sqlite", "fast-dynamodb", "dynoxide", "ministack"]
 OFF = "off"
 """In the place of a kind: a store that takes nothing while a run is on."""
 
-_OFF_FOLDER = (Path(__file__).resolve().parent / "off" / "bench_off.py").parent
-"""On the service's path: the store `bench_off`, found by its entry point."""
+_OFF = Path(__file__).resolve().parent / "off" / "bench_off.py"
+"""The store in its place: its folder is on the service's path, its entry point beside it."""
 _TABLE = "bench-labels"
 _STOP_S = 20.0
 
@@ -88,7 +88,7 @@ def _off(flag: Path) -> StoreBeside:
         "writer.held_rows_max": "100",
         "writer.write_timeout_ms": "3600000",
     }
-    path = os.pathsep.join([str(_OFF_FOLDER), *sys.path])
+    path = os.pathsep.join([str(_OFF.parent), *sys.path])
     return StoreBeside(_set(settings), {"PYTHONPATH": path}, flag=flag)
 
 

@@ -15,11 +15,17 @@ import labeler
 from labeler.telemetry import names
 from tests.support.accounting import balanced
 from tests.support.agent import Agent
-from tests.support.dynamodb import DynamoServers
+from tests.support.dynamodb import DynamoServers, DynamoTable
 from tests.support.faults.account import Credentials
 from tests.support.place import placed
 from tests.support.preload import prefix
 from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def table(dynamodb_servers: DynamoServers) -> DynamoTable:
+    """An empty table of the test's own."""
+    return dynamodb_servers.get("ministack").table().create()
 
 
 @pytest.fixture
@@ -59,11 +65,17 @@ def variables(source: str, agent: Agent, token: Path) -> dict[str, str]:
     }
 
 
+def looking(table: DynamoTable, source: str, agent: Agent, token: Path) -> tuple[str, ...]:
+    """Starts a service with no keys but those of its source."""
+    rest = {name: text for name, text in table.server.environment.items() if "KEY" not in name}
+    return prefix(**rest | variables(source, agent, token))
+
+
 @pytest.mark.parametrize(
     "source", ["container", pytest.param("web identity", marks=pytest.mark.slow)]
 )
 def test_credentials_that_are_renewed_cost_one_write_at_most_while_labels_flow(
-    dynamodb_servers: DynamoServers,
+    table: DynamoTable,
     tmp_path: Path,
     seed: int,
     agent: Agent,
@@ -71,9 +83,7 @@ def test_credentials_that_are_renewed_cost_one_write_at_most_while_labels_flow(
     source: str,
 ) -> None:
     """The token file is replaced, the old key over at once; then no key is given that holds."""
-    table = dynamodb_servers.get("ministack").table().create()
-    keys = {name: text for name, text in table.server.environment.items() if "KEY" not in name}
-    found = prefix(**keys | variables(source, agent, token))
+    found = looking(table, source, agent, token)
     with placed(table, tmp_path, seed, prefix=found) as place:
         place.tell(30, seed)
         balanced(place.service)
@@ -96,7 +106,7 @@ PROFILE = "[default]\naws_access_key_id = AKIA-{0}\naws_secret_access_key = secr
 
 @pytest.mark.parametrize("source", ["profile", pytest.param("instance", marks=pytest.mark.slow)])
 def test_credentials_that_are_over_though_they_should_hold_are_looked_for_anew(
-    dynamodb_servers: DynamoServers,
+    table: DynamoTable,
     tmp_path: Path,
     seed: int,
     agent: Agent,
@@ -104,11 +114,9 @@ def test_credentials_that_are_over_though_they_should_hold_are_looked_for_anew(
     source: str,
 ) -> None:
     """A file is edited, or a key revoked, of which the AWS library looks at neither again."""
-    table = dynamodb_servers.get("ministack").table().create()
-    keys = {name: text for name, text in table.server.environment.items() if "KEY" not in name}
     agent.valid_s = 6 * 3600
     token.write_text(PROFILE.format("first"))
-    found = prefix(**keys | variables(source, agent, token))
+    found = looking(table, source, agent, token)
     with placed(table, tmp_path, seed, prefix=found) as place:
         place.tell(30, seed)
         balanced(place.service)

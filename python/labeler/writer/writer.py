@@ -227,7 +227,7 @@ class Writer:
     # ---- the loop
 
     def _receive(self, rows: list[StoredRow], buried: list[int]) -> None:
-        self._confirm(superseded=(), dead=buried)
+        self._confirm(dead=buried)
         self._window.add(rows, time.monotonic())
         self._handed_over -= len(rows)
         self._wake_here()
@@ -394,7 +394,7 @@ class Writer:
 
     def _confirm(
         self,
-        superseded: Sequence[int],
+        superseded: Sequence[int] = (),
         stored: Sequence[int] = (),
         dead: Sequence[int] = (),
     ) -> None:
