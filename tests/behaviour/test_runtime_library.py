@@ -20,7 +20,7 @@ from labeler.runtime_library import find
 from tests.support.load import readings
 from tests.support.preload import prefix
 from tests.support.service import StartService, environment
-from tests.support.threads import counted
+from tests.support.threads import settled
 
 # main, loop, writer, control, models, admin, sampler, log, and the threads on which the store's
 # writes, its reads and the dead letters wait: those of `labeler.service`
@@ -178,7 +178,7 @@ def test_the_library_neither_keeps_a_diary_in_the_users_home_nor_a_thread_to_sen
     allowed = {"transport", "log", "committer", "signals", "failure"}
     strange = {
         name: count
-        for name, count in counted(service.pid).items()
+        for name, count in settled(service.pid).items()
         if name not in allowed and not name.startswith("infer-")
     }
     assert strange == {"labeler": PYTHON_THREADS}

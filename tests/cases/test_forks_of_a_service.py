@@ -23,7 +23,7 @@ from tests.support.forking import uses_of
 from tests.support.load import Fleet, robots
 from tests.support.repo import ROOT
 from tests.support.service import environment
-from tests.support.threads import counted
+from tests.support.threads import settled
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -69,9 +69,8 @@ class Forking:
 
     def close(self) -> None:
         self._process.kill()
-        self._process.wait()
-        assert self._process.stdout
-        self._process.stdout.close()
+        with self._process:  # closes its pipes, waits
+            pass
 
     def _said(self) -> str:
         assert self._process.stdout
@@ -100,14 +99,15 @@ def test_children_of_a_serving_process_are_refused_and_their_end_changes_nothing
 ) -> None:
     ways = list(CODES)
     with forking(tmp_path / "state") as program:
-        threads = counted(program.pid)
         with Fleet(program.address, robots(4), seed) as fleet:
+            eventually(lambda: fleet.acknowledged() > 20, timeout_s=30)
+            threads = settled(program.pid)
             for number in range(forks):
                 way = ways[number % len(ways)]
                 assert program.ask(way) == str(CODES[way]), way
             before = fleet.acknowledged()
             eventually(lambda: fleet.acknowledged() > before + 20, timeout_s=30)
-        assert counted(program.pid) == threads
+        assert settled(program.pid) == threads
         assert program.end() == 0
     refused = [error for robot in fleet.robots for error in robot.refused]
     assert not refused

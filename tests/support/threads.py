@@ -1,8 +1,10 @@
 """The threads of a process, as the system names and counts them.
 
-A name is cut to 15 characters. Threads of Python have the name of their process.
+A name is cut to 15 characters. Threads of Python have the name of their process, and so has any
+thread until it has first run, which on a busy machine is a while after it was made.
 """
 
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -24,6 +26,17 @@ def names(pid: int) -> dict[int, str]:
 def counted(pid: int) -> Counter[str]:
     """How many threads have each name."""
     return Counter(names(pid).values())
+
+
+def settled(pid: int, quiet_s: float = 0.5) -> Counter[str]:
+    """How many threads have each name, once that has stayed the same for `quiet_s` seconds."""
+    before = counted(pid)
+    while True:
+        time.sleep(quiet_s)
+        now = counted(pid)
+        if now == before:
+            return now
+        before = now
 
 
 def on_the_label_path(name: str) -> bool:
