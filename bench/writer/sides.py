@@ -61,6 +61,7 @@ class Labeler:
             # As the loops of the other sides: client and server are never busy at the same time,
             # and hardware threads of one core slow each other down.
             concurrency_max=1,
+            nice=0,
         )
         self._writer = Writer(self._records, store, _NoGraves(), loop, limits, random.Random(7))
         self._writer.start()

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -18,7 +20,7 @@ from typing import Any, TypeVar
 
 from labeler.errors import StoppedError
 
-__all__ = ["Lag", "LoopThread", "Worker"]
+__all__ = ["Lag", "LoopThread", "Worker", "step_back"]
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +28,15 @@ _LAG_STEP_S = 0.05
 _LAG_MISSED_MAX = 10_000
 """Ticks of one stall that count: beyond some minutes more of them would tell nothing more."""
 _Result = TypeVar("_Result")
+
+
+def step_back(nice: int) -> None:
+    """The calling thread, and those that it starts, leave the CPU to the label path.
+
+    `nice`: 0 to 19. Only Linux knows it by thread; elsewhere nothing is done.
+    """
+    if sys.platform == "linux":
+        os.nice(nice)
 
 
 class Lag:
@@ -68,9 +79,9 @@ class Lag:
 class LoopThread:
     """A running loop: uvloop's, or asyncio's own where that is not installed."""
 
-    def __init__(self, name: str = "labeler-loop") -> None:
-        """Starts the thread."""
-        self._loop = _new_loop()
+    def __init__(self, name: str = "labeler-loop", nice: int = 0) -> None:
+        """Starts the thread, which steps back by `nice`."""
+        self._nice, self._loop = nice, _new_loop()
         self._stopping = False
         self.lag = Lag(_LAG_STEP_S, time.monotonic())
         """How late a timer was, each 50 ms since the start; the loop's own has steps of 1 ms."""
@@ -105,6 +116,7 @@ class LoopThread:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        step_back(self._nice)
         asyncio.set_event_loop(self._loop)
         self._loop.call_later(_LAG_STEP_S, self._watch_lag)
         try:
@@ -127,21 +139,25 @@ class LoopThread:
 
 
 class Worker:
-    """One thread that makes calls, a daemon: unlike a pool's, a call that hangs delays no exit."""
+    """One thread that makes calls, a daemon: unlike a pool's, a call that hangs delays no exit.
+
+    The first call starts it: it has so the priority of the loop, whose thread makes the calls.
+    """
 
     def __init__(self, name: str) -> None:
-        """Starts the thread."""
+        """Starts nothing yet."""
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = (
             queue.SimpleQueue()
         )
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
 
     async def call(self, function: Callable[[], _Result]) -> _Result:
         """What it returns or raises. Errors: `StoppedError` after `close`."""
         if self._closed:
             raise StoppedError("what is called is closed")
+        if self._thread.ident is None:
+            self._thread.start()
         future: Future[_Result] = Future()
         self._calls.put((future, function))
         return await asyncio.wrap_future(future)

@@ -25,6 +25,7 @@ class WriterLimits:
     write_timeout_ms: int
     held_rows_max: int
     concurrency_max: int
+    nice: int
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """The control side's loop says how late it is, of all moments and not of those when it was free."""
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -8,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labeler.loop import Lag, LoopThread
+from labeler.loop import Lag, LoopThread, Worker
 from labeler.telemetry.histograms import percentile
 from tests.support.waiting import eventually
 
@@ -20,6 +22,21 @@ def loop() -> Iterator[LoopThread]:
     thread = LoopThread()
     yield thread
     assert thread.stop(20)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux knows priorities by thread")
+def test_a_loop_steps_back_and_so_do_the_threads_that_it_calls() -> None:
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    loop, worker = LoopThread(nice=3), Worker("worker")
+
+    async def both() -> tuple[int, int]:
+        theirs = await worker.call(lambda: os.getpriority(os.PRIO_PROCESS, 0))
+        return os.getpriority(os.PRIO_PROCESS, 0), theirs
+
+    assert loop.call(both(), 20) == (mine + 3, mine + 3)
+    assert os.getpriority(os.PRIO_PROCESS, 0) == mine
+    worker.close()
+    assert loop.stop(20)
 
 
 def ticking(count: int) -> tuple[Lag, float]:

@@ -24,7 +24,7 @@ from tests.support.threads import settled
 
 # main, loop, writer, control, models, admin, sampler, log, and the threads on which the store's
 # writes, its reads and the dead letters wait: those of `labeler.service`
-PYTHON_THREADS = 11
+PYTHON_THREADS = 9
 
 Wrong = Callable[[Path], Path]
 

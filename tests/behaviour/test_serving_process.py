@@ -1,12 +1,17 @@
 """`labeler serve` checks its settings, then becomes the process that serves, under one id."""
 
 import json
+import os
+import random
 import sys
 from pathlib import Path
 
 import pytest
 
+import labeler
+from tests.support.load import readings
 from tests.support.service import Service, StartService
+from tests.support.threads import names, nice, on_the_label_path
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which Linux has")
 
@@ -63,6 +68,25 @@ def test_it_has_an_arena_of_malloc_a_thread_unless_somebody_says_otherwise(
 
     assert arenas(start_service()) == 7
     assert arenas(service) == max(2, service.logged("serving")[0]["threads"])
+
+
+def test_what_writes_to_the_store_steps_back_and_no_thread_of_the_label_path_does(
+    start_service: StartService,
+) -> None:
+    service = start_service(writer__nice=7)
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    with labeler.Client(service.address, timeout_ms=30_000) as client:
+        client.wait_ready(30_000)
+        client.load_model("wall-following")  # its thread is started by one of Python's
+        client.label("robot-1", 1, readings(random.Random(1)), durability="STORED")
+
+    back, threads = nice(service.pid), names(service.pid)
+
+    stepped = [threads[thread] for thread in back if back[thread] == mine + 7]
+    assert stepped == ["labeler"] * 3  # the loop, the writer, the store's writes
+    path = {thread for thread in threads if on_the_label_path(threads[thread])}
+    assert {threads[thread][:5] for thread in path} == {"trans", "infer", "commi"}
+    assert {back[thread] for thread in path} == {mine}
 
 
 def arenas(service: Service) -> int:

@@ -41,6 +41,7 @@ LIMITS = WriterLimits(
     write_timeout_ms=10_000,
     held_rows_max=10_000,
     concurrency_max=16,
+    nice=0,
 )
 
 

@@ -34,6 +34,7 @@ LIMITS = WriterLimits(
     write_timeout_ms=10_000,
     held_rows_max=ROWS,
     concurrency_max=4,
+    nice=0,
 )
 
 

@@ -8,6 +8,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from tests.support.waiting import eventually
+
 LABEL_PATH = ("transport", "infer-", "committer")
 """How the names of the threads begin that a label meets on its way."""
 
@@ -30,13 +32,30 @@ def counted(pid: int) -> Counter[str]:
 
 def settled(pid: int, quiet_s: float = 0.5) -> Counter[str]:
     """How many threads have each name, once that has stayed the same for `quiet_s` seconds."""
-    before = counted(pid)
-    while True:
-        time.sleep(quiet_s)
+    seen = counted(pid)
+    since_s = time.monotonic()
+
+    def quiet() -> bool:
+        nonlocal seen, since_s
         now = counted(pid)
-        if now == before:
-            return now
-        before = now
+        if now != seen:
+            seen, since_s = now, time.monotonic()
+        return time.monotonic() - since_s > quiet_s
+
+    eventually(quiet, timeout_s=60)
+    return seen
+
+
+def nice(pid: int) -> dict[int, int]:
+    """How far each thread steps back for others: thread id to its nice value."""
+    found = {}
+    for thread in names(pid):
+        try:
+            stat = Path(f"/proc/{pid}/task/{thread}/stat").read_text()
+        except OSError:
+            continue
+        found[thread] = int(stat.rpartition(")")[2].split()[16])
+    return found
 
 
 def on_the_label_path(name: str) -> bool:

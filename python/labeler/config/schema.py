@@ -288,6 +288,9 @@ class Writer(Section):
     held_rows_max: int = _whole(
         10_000, 100, 1_000_000, "Rows taken from the journal and not yet confirmed, in memory."
     )
+    nice: int = _whole(
+        10, 0, 19, "How far the writer's threads step back for the label path; only on Linux."
+    )
     dead_letters_max: int = _whole(
         100_000, 1, 1_000_000_000, "Dead letters kept; at it, refused rows wait in the journal."
     )

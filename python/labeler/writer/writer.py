@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 from labeler.errors import ForkedError, StoppedError
-from labeler.loop import LoopThread
+from labeler.loop import LoopThread, step_back
 from labeler.plan import WriterLimits
 from labeler.stores.base import (
     Outcome,
@@ -31,6 +31,7 @@ from labeler.stores.base import (
 )
 from labeler.writer.backoff import Backoff
 from labeler.writer.gate import Gate, Spread
+from labeler.writer.linger import Linger
 from labeler.writer.stats import WriterStats
 from labeler.writer.trouble import Trouble
 from labeler.writer.window import Held, Window
@@ -99,11 +100,13 @@ class Writer:
         self._window = Window(limits.held_rows_max, backoff)
         self._gate = Gate(min(limits.concurrency_max, store.limits.concurrency_max), backoff())
         self._spread = Spread()
+        self._linger = Linger(self._rows_max, limits.linger_ms / 1000)
         self._feeding = backoff()
         self._trouble = Trouble()
         self._stats = WriterStats()
         self._known: set[tuple[str, int]] | None = None  # dead letters of earlier lives
-        self._handed_over = 0  # rows on their way from the thread to the loop
+        # Records given by the thread, and come to the loop: each is counted where that happens.
+        self._fed = self._received = 0
         self._hurry, self._stop = threading.Event(), threading.Event()
         self._room = threading.Event()
         self._hurried = False
@@ -149,7 +152,7 @@ class Writer:
         self._wake()
         end = time.monotonic() + budget_s
         while time.monotonic() < end:
-            if is_empty() and not self._window.held_rows and not self._handed_over:
+            if is_empty() and not self._window.held_rows and self._fed == self._received:
                 return True
             if self._stop.wait(min(0.02, budget_s)):
                 break
@@ -176,6 +179,7 @@ class Writer:
     # ---- the thread
 
     def _feed(self) -> None:
+        step_back(self._limits.nice)
         while not self._stop.is_set():
             try:
                 self._feed_once()
@@ -190,28 +194,33 @@ class Writer:
                 self._stop.wait(self._feeding.next_s())
 
     def _feed_once(self) -> None:
-        """Takes what there is; lingers, so that a quiet hour does not wake the loop for each."""
+        """Takes what there is and, if that is little, what comes within a while."""
         self._room.clear()
-        room = min(self._window.room - self._handed_over, _TAKE_ROWS_MAX)
+        room = min(self._window.room - (self._fed - self._received), _TAKE_ROWS_MAX)
         if room <= 0:
             self._room.wait(_IDLE_MS / 1000)
             return
-        taken = self._records.take_records(room, _TAKE_BYTES_MAX, _IDLE_MS)
+        if self._known is None:
+            self._known = self._graveyard.known()
+        taken = list(self._records.take_records(room, _TAKE_BYTES_MAX, _IDLE_MS))
         if not taken:
             return
-        rows, buried = self._apart([StoredRow._make(row) for row in taken])
-        self._handed_over += len(rows)
-        self._loop.soon(self._receive, rows, buried)
-        if len(rows) < self._rows_max and not self._hurry.is_set():
-            self._hurry.wait(self._limits.linger_ms / 1000)
+        since_s = time.monotonic()
+        try:
+            if len(taken) < min(room, self._rows_max) and not self._hurry.is_set():
+                self._hurry.wait(self._linger.wait_s)
+                taken += self._records.take_records(room - len(taken), _TAKE_BYTES_MAX, 0)
+                self._linger.gathered(len(taken))
+        finally:  # whatever was raised: a record is given once
+            rows, buried = self._apart([StoredRow._make(row) for row in taken])
+            self._fed += len(taken)
+            self._loop.soon(self._receive, rows, buried, since_s)
 
     def _apart(self, rows: list[StoredRow]) -> tuple[list[StoredRow], list[int]]:
         """Those to deliver, and the numbers of those that became dead letters before a crash.
 
         Their confirmation was lost with the process. Delivered, they would be in both places.
         """
-        if self._known is None:
-            self._known = self._graveyard.known()
         if not self._known:
             return rows, []
         known, last = self._known, rows[-1]
@@ -226,10 +235,11 @@ class Writer:
 
     # ---- the loop
 
-    def _receive(self, rows: list[StoredRow], buried: list[int]) -> None:
+    def _receive(self, rows: list[StoredRow], buried: list[int], since_s: float) -> None:
+        """Taken from the journal, the first of them at `since_s`: none lingers longer than it."""
         self._confirm(dead=buried)
-        self._window.add(rows, time.monotonic())
-        self._handed_over -= len(rows)
+        self._window.add(rows, since_s)
+        self._received += len(rows) + len(buried)
         self._wake_here()
 
     def _wake(self) -> None:
