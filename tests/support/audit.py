@@ -145,4 +145,9 @@ def through(proxy: FaultProxy) -> None:
     A write that its client has given up is over for the client. The store may apply it later, after
     a newer record of the key; no DynamoDB client can take that back (`proxy.record.late`).
     """
-    assert not proxy.record.overlaps, "never two writes of one key in flight"
+    overlaps = proxy.record.overlaps
+    told = {call.number: call for call in proxy.record.writes()} if overlaps else {}
+    assert not overlaps, (
+        "never two writes of one key in flight",
+        *[(one.key, told.get(one.earlier), told.get(one.later)) for one in overlaps[:3]],
+    )

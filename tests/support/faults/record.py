@@ -74,7 +74,7 @@ class Record:
     """Items that were handed back, all calls together."""
     late: int = 0
     _holders: dict[Key, int] = field(default_factory=dict)
-    _open: dict[int, Call] = field(default_factory=dict)
+    _open: dict[int, tuple[Call, Exchange]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, exchange: Exchange) -> Call:
@@ -89,9 +89,13 @@ class Record:
             exchange.access_key,
         )
         with self._lock:
+            # Who waits for a connection's end is told of it a turn of the loop later than this.
+            for earlier, its in list(self._open.values()):
+                if its.connection.gone.is_set():
+                    self._over(earlier, left=True)
             self.calls.append(call)
             self.operations[call.operation] += 1
-            self._open[call.number] = call
+            self._open[call.number] = call, exchange
             for key in set(keys):
                 known = self.keys.setdefault(key, KeyRecord())
                 if known.in_flight:
@@ -114,11 +118,7 @@ class Record:
     def over(self, call: Call, left: bool) -> None:
         """The client knows what became of it, or has left; the first time counts."""
         with self._lock:
-            if self._open.pop(call.number, None) is None:
-                return
-            call.left = left
-            for key in set(call.keys):
-                self.keys[key].in_flight -= 1
+            self._over(call, left)
 
     def end(self, call: Call, outcome: str, told: frozenset[Key]) -> None:
         """What was answered."""
@@ -129,6 +129,13 @@ class Record:
             self.unprocessed += len(call.unprocessed)
             for key in told:
                 self.keys[key].told += 1
+
+    def _over(self, call: Call, left: bool) -> None:
+        if self._open.pop(call.number, None) is None:
+            return
+        call.left = left
+        for key in set(call.keys):
+            self.keys[key].in_flight -= 1
 
     def writes(self, key: Key | None = None) -> list[Call]:
         """The calls that write, or those that write a key, oldest first."""
