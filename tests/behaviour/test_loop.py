@@ -1,10 +1,12 @@
 """The control side's loop says how late it is, of all moments and not of those when it was free."""
 
 import os
+import re
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -35,8 +37,19 @@ def test_a_loop_steps_back_and_so_do_the_threads_that_it_calls() -> None:
 
     assert loop.call(both(), 20) == (mine + 3, mine + 3)
     assert os.getpriority(os.PRIO_PROCESS, 0) == mine
+    turns = loop.call(turn_ns(), 20)
+    assert turns in ("", "100000000"), "EEVDF's slice, in kernels that have and show it"
     worker.close()
     assert loop.stop(20)
+
+
+async def turn_ns() -> str:
+    """The longest turn of this thread; empty where the kernel tells of none."""
+    try:
+        told = Path(f"/proc/self/task/{threading.get_native_id()}/sched").read_text()
+    except OSError:
+        return ""
+    return "".join(re.findall(r"^se\.slice\s*:\s*(\d+)", told, re.M))
 
 
 def ticking(count: int) -> tuple[Lag, float]:
