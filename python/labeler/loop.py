@@ -54,7 +54,7 @@ def step_back(nice: int) -> None:
     attributes = struct.pack("=IIQiIQQQ", 48, os.SCHED_OTHER, 0, mine, 0, _TURN_NS, 0, 0)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syscall(number, 0, attributes, 0):
-        _log.info("the writer's turns stay short: %s", os.strerror(ctypes.get_errno()))
+        _log.info("a thread that steps back has short turns: %s", os.strerror(ctypes.get_errno()))
 
 
 class Lag:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from labeler.loop import LoopThread
-from labeler.plan import WriterLimits
 from labeler.stores.base import Outcome, StoredRow
 from labeler.stores.blocking import Threaded
 from labeler.stores.sqlite import SqliteStore
@@ -21,19 +20,10 @@ from labeler.writer import Writer
 from labeler.writer.dead_letters import DeadLetters
 from labeler.writer.graveyard import Buried
 from labeler.writer.linger import Linger
-from tests.support.journaled import Journaled, stored_row
+from tests.support.journaled import Journaled, stored_row, writer_limits
 from tests.support.waiting import eventually
 
-LIMITS = WriterLimits(
-    rows_max=50,
-    linger_ms=500,
-    retry_ms_min=1,
-    retry_ms_max=4,
-    write_timeout_ms=10_000,
-    held_rows_max=1000,
-    concurrency_max=16,
-    nice=0,
-)
+LIMITS = writer_limits(linger_ms=500)
 
 
 class Sized(SqliteStore):

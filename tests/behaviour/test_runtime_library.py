@@ -22,8 +22,8 @@ from tests.support.preload import prefix
 from tests.support.service import StartService, environment
 from tests.support.threads import settled
 
-# main, loop, writer, control, models, admin, sampler, log, and the threads on which the store's
-# writes, its reads and the dead letters wait: those of `labeler.service`
+# main, loop, writer, control, models, admin, sampler, log, and the one on which the store's writes
+# wait: those of `labeler.service`. Reads and dead letters have theirs from the first one on.
 PYTHON_THREADS = 9
 
 Wrong = Callable[[Path], Path]

@@ -11,7 +11,6 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +29,8 @@ from labeler.stores.base import (
 )
 from labeler.stores.blocking import Threaded
 from labeler.stores.sqlite import SqliteStore
-from labeler.writer import Writer, WriterLimits
-from tests.support.journaled import Journaled, stored_row
-
-LIMITS = WriterLimits(
-    rows_max=50,
-    linger_ms=0,
-    retry_ms_min=1,
-    retry_ms_max=4,
-    write_timeout_ms=10_000,
-    held_rows_max=10_000,
-    concurrency_max=16,
-    nice=0,
-)
+from labeler.writer import Writer
+from tests.support.journaled import Journaled, stored_row, writer_limits
 
 
 class Letters:
@@ -150,7 +138,7 @@ class Delivery:
 
     def __call__(self, core: Journaled, **limits: int) -> Writer:
         """A writer that runs."""
-        mine = replace(LIMITS, **limits)
+        mine = writer_limits(**limits)
         store = Threaded(self._store)
         writer = Writer(core, store, self._letters, self._loop, mine, random.Random(7))
         writer.start()

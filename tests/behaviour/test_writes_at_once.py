@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from labeler.loop import LoopThread
-from labeler.plan import WriterLimits
 from labeler.stores.base import (
     STORED,
     Outcome,
@@ -23,19 +22,10 @@ from labeler.stores.base import (
     StoreUnavailableError,
 )
 from labeler.writer import Writer
-from tests.support.journaled import Journaled, stored_row
+from tests.support.journaled import Journaled, stored_row, writer_limits
 
 ROWS = 2000
-LIMITS = WriterLimits(
-    rows_max=10,
-    linger_ms=0,
-    retry_ms_min=1,
-    retry_ms_max=4,
-    write_timeout_ms=10_000,
-    held_rows_max=ROWS,
-    concurrency_max=4,
-    nice=0,
-)
+LIMITS = writer_limits(rows_max=10, held_rows_max=ROWS, concurrency_max=4)
 
 
 class Counting:

@@ -1,15 +1,33 @@
-"""Journal records made up for tests of the writer and of the stores."""
+"""Journal records made up for tests of the writer and of the stores, and limits of a writer."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from labeler.errors import StoppedError
+from labeler.plan import WriterLimits
 from labeler.stores.base import StoredRow
 
 Record = tuple[Any, ...]
+
+_LIMITS = WriterLimits(
+    rows_max=50,
+    linger_ms=0,
+    retry_ms_min=1,
+    retry_ms_max=4,
+    write_timeout_ms=10_000,
+    held_rows_max=10_000,
+    concurrency_max=16,
+    nice=0,
+)
+
+
+def writer_limits(**different: int) -> WriterLimits:
+    """Those of a writer that waits for nothing but what a test makes it wait for."""
+    return replace(_LIMITS, **different)
 
 
 def stored_row(number: int, sequence: int | None = None, robot_id: str = "robot-1") -> StoredRow:
