@@ -22,7 +22,7 @@ from tests.support.accounting import balanced
 from tests.support.counts import counts
 from tests.support.database import acknowledged, lost_or_changed, stored, write_locked
 from tests.support.faulty_disk import JOURNAL, FaultyDisk
-from tests.support.journal_bytes import change, records, segments
+from tests.support.journal_bytes import change, field, records, segments
 from tests.support.load import Fleet, Robot, robots
 from tests.support.service import Service, StartService, run_labeler
 from tests.support.waiting import eventually
@@ -126,13 +126,10 @@ def newer_field(body: bytes) -> bytes:
 
 def further_field(body: bytes) -> bytes:
     """The wall time of the label gives way to a field that we do not know, number 100."""
-    at = body.index(bytes([11 << 3]))
-    end = at + 1
-    while body[end] & 0x80:
-        end += 1
-    end += 1
-    length = end - at - 3
-    return body[:at] + bytes([0xA2, 0x06, length]) + bytes(length) + body[end:]
+    old = field(body, 11)
+    length = len(old) - 3
+    new = bytes([0xA2, 0x06, length]) + bytes(length)
+    return body[: old.start] + new + body[old.stop :]
 
 
 def test_numbers_and_ids_go_on_after_kill_9_of_an_emptied_journal(

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from labeler.writer.record_bytes import _after_field
+
 PAGE = 4096
 ALIGN = 8
 HEADER = struct.Struct("<4sIQQQQQIIII")
@@ -93,6 +95,20 @@ def change(segment: Path, record: Record, change_body: Callable[[bytes], bytes])
     seed = crc32c(bytes(data[16:32]))
     struct.pack_into("<I", data, at + 4, crc32c(bytes(data[at + 8 : at + 64]), seed))
     segment.write_bytes(data)
+
+
+def field(body: bytes, number: int) -> range:
+    """Where a field of a record's body stands, its key included; `number` below 16.
+
+    By the format and not by the key's byte, which may stand in any value too.
+    """
+    at = 0
+    while at < len(body):
+        end = _after_field(body, at)
+        if body[at] >> 3 == number:
+            return range(at, end)
+        at = end
+    raise ValueError(f"no field {number}")
 
 
 def _groups(segment: Path) -> Iterator[Group]:

@@ -200,8 +200,6 @@ class Writer:
         if room <= 0:
             self._room.wait(_IDLE_MS / 1000)
             return
-        if self._known is None:
-            self._known = self._graveyard.known()
         taken = list(self._records.take_records(room, _TAKE_BYTES_MAX, _IDLE_MS))
         if not taken:
             return
@@ -221,6 +219,8 @@ class Writer:
 
         Their confirmation was lost with the process. Delivered, they would be in both places.
         """
+        if self._known is None:  # not sooner: a start with nothing to deliver reads no letters
+            self._known = self._graveyard.known()
         if not self._known:
             return rows, []
         known, last = self._known, rows[-1]
