@@ -4,6 +4,7 @@ On the real service's port. Full counts: about 30 s.
 """
 
 import contextlib
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -49,9 +50,12 @@ def told(service: Service, said: bytes) -> bytes:
     """The answer to these bytes, after which nothing more is said."""
     with connect(service) as connection:
         answer = b""
-        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+        try:
             connection.sendall(said)
             connection.shutdown(socket.SHUT_WR)
+        except OSError as error:  # it has answered and closed: what it said is still to be read
+            if error.errno not in (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN):
+                raise
         with contextlib.suppress(ConnectionResetError):
             while chunk := connection.recv(1 << 16):
                 answer += chunk
