@@ -299,6 +299,19 @@ mod tests {
         damaged(&[]);
     }
 
+    /// The sum says only that the bytes are those that were written.
+    #[test]
+    fn any_field_of_a_group_may_lie_with_a_right_sum() {
+        const IN_A_GROUP: u8 = 6;
+        for (segment, group) in [(0, 0), (1, 1), (2, 0), (2, 250)] {
+            for field in 0..7 {
+                for value in 0..6 {
+                    damaged(&[IN_A_GROUP, segment, group, field, 0, value]);
+                }
+            }
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 

@@ -5,7 +5,7 @@
 
 use uuid::Uuid;
 
-use super::Outcome;
+use super::{Outcome, SEGMENT_BYTES_MAX};
 
 /// The newest format version that this program reads, and the one it writes.
 pub const VERSION: u8 = 1;
@@ -149,12 +149,14 @@ impl GroupHeader {
         GROUP_HEADER_BYTES + u64::from(self.body_bytes)
     }
 
-    /// Whatever the sum says: no group is longer, ahead of itself, or past the last number.
+    /// Whatever the sum says: no group is longer, ahead of itself, past the last number, or marks a
+    /// place that no segment has.
     fn makes_sense(&self) -> bool {
         let next = self.first_number.checked_add(u64::from(self.count));
         self.total_bytes() <= GROUP_BYTES_MAX
             && self.total_bytes().is_multiple_of(ALIGN_BYTES)
             && self.mark <= Place { segment: self.segment, offset: self.offset }
+            && self.mark.offset <= SEGMENT_BYTES_MAX
             && next.is_some_and(|next| next <= NUMBER_MAX)
     }
 }
@@ -461,6 +463,18 @@ mod tests {
         assert!(decode_group_header(&bytes, 11, place).is_some());
         assert!(decode_group_header(&bytes, 12, place).is_none());
         assert!(decode_group_header(&bytes, 11, Place { offset: 4104, ..place }).is_none());
+    }
+
+    #[test]
+    fn a_mark_where_no_segment_reaches_is_not_taken_for_one() {
+        let mut group = GroupBuilder::default();
+        group.record(b"body");
+        let place = Place { segment: 3, offset: 4096 };
+        let mark = Place { segment: 2, offset: SEGMENT_BYTES_MAX };
+        let bytes = group.finish(11, place, 1, mark).to_vec();
+        assert!(decode_group_header(&bytes, 11, place).is_some());
+        let bytes = group.finish(11, place, 1, Place { offset: mark.offset + 1, ..mark }).to_vec();
+        assert!(decode_group_header(&bytes, 11, place).is_none());
     }
 
     #[test]

@@ -31,7 +31,12 @@ fn try_keep(
     range: Range<u64>,
 ) -> io::Result<Option<String>> {
     let name = format!("{}.{}-{}", segment_name(segment.id), range.start, range.end);
-    let mut bytes = vec![0_u8; (range.end - range.start) as usize];
+    // A mark may tell of bytes that the file no longer has.
+    let length = range.end.min(segment.bytes).saturating_sub(range.start);
+    if length == 0 || length > QUARANTINE_BYTES_MAX {
+        return Ok(None);
+    }
+    let mut bytes = vec![0_u8; length as usize];
     read_full(&*segment.file, &mut bytes, range.start)?;
     place(directory, files, &name, &bytes)
 }
