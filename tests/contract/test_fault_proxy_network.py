@@ -188,6 +188,17 @@ def test_an_idle_connection_is_closed(
     line.close()
 
 
+@pytest.mark.parametrize("sent", [b"", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf"])
+def test_a_connection_whose_client_is_frozen_before_its_request_is_idle_too(
+    proxy: FaultProxy, sent: bytes
+) -> None:
+    with socket.create_connection(("127.0.0.1", proxy.port)) as line:
+        line.sendall(sent)
+        assert eventually(lambda: proxy.connections == 1)
+        proxy.on(Idle(after_s=0.05))
+        assert eventually(lambda: proxy.connections == 0)
+
+
 def test_an_idle_connection_is_closed_after_it_has_read_a_request(
     labels_table: DynamoTable, proxy: FaultProxy
 ) -> None:

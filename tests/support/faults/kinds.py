@@ -345,6 +345,7 @@ class Broken(Fault):
 class Idle(Fault):
     """Closes connections that have lain idle: by FIN, by RST, or right after reading a request.
 
+    One on which no request came, or half of one, lies idle too: its client may be frozen.
     `probability` and `skip` hold for requests only.
     """
 
@@ -364,7 +365,7 @@ class Idle(Fault):
         if self.how == "on_request":
             return
         for connection in list(connections):
-            if connection.requests and connection.idle_for() >= self.after_s:
+            if connection.idle_for() >= self.after_s:
                 if self.calls is None or active.hits < self.calls:
                     active.hits += 1
                     connection.end(self.how)

@@ -71,7 +71,7 @@ class Connection(asyncio.Protocol):
         self._known = known
         self._buffer = bytearray()
         self._task: asyncio.Task[None] | None = None
-        self._rest = asyncio.get_running_loop().time()
+        self._rest = self._heard = asyncio.get_running_loop().time()
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -88,14 +88,15 @@ class Connection(asyncio.Protocol):
         return False
 
     def data_received(self, data: bytes) -> None:
+        self._heard = asyncio.get_running_loop().time()
         self._buffer += data
         self._next()
 
     def idle_for(self) -> float:
-        """Seconds since the last reply; 0 while a request is served or half read."""
-        if self._task is not None or self._buffer:
+        """Seconds since anything was read or answered; 0 while a request is served."""
+        if self._task is not None:
             return 0.0
-        return asyncio.get_running_loop().time() - self._rest
+        return asyncio.get_running_loop().time() - max(self._rest, self._heard)
 
     def end(self, how: End) -> None:
         """Closes it with a FIN after what is written, or with a RST at once."""
