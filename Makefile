@@ -87,10 +87,21 @@ fmt: dev ## Format Rust and Python, sort imports, wrap long comments
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
+BENCH_BUILD = cargo build --locked --release -p labeler-echo -p labeler-bench-loadgen
+
 .PHONY: bench
-bench: dev ## List the bench's cases, or measure one: CASE=name (ARGS="--pairs 2 --seconds 2" looks quickly)
-	$(if $(CASE),cargo build --locked --release -p labeler-echo -p labeler-bench-loadgen)
-	@$(BIN)/python -m bench.run $(CASE) $(ARGS)
+bench: dev ## Three minutes of the bench, or measure CASE=name (ARGS="--pairs 2 --seconds 2" looks quickly)
+	$(BENCH_BUILD)
+	@$(BIN)/python -m bench.run $(or $(CASE),--short) $(ARGS)
+
+.PHONY: bench-list
+bench-list: dev ## List the bench's cases with their questions
+	@$(BIN)/python -m bench.run --list
+
+.PHONY: bench-all
+bench-all: dev ## Measure every case of the bench: hours
+	$(BENCH_BUILD)
+	@$(BIN)/python -m bench.run --all $(ARGS)
 
 .PHONY: proto
 proto: dev ## Regenerate python/labeler/v1 and the descriptor image (ALLOW_BREAKING=1 to break the contract)

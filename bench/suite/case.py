@@ -145,6 +145,15 @@ class Server(_Table):
 Writing = Literal["on", "off"]
 BacklogRows = Annotated[int, Field(ge=0, le=10_000_000)]
 NeverReading = Annotated[int, Field(ge=0, le=100_000)]
+BulkRate = Annotated[int, Field(ge=0, le=1_000_000)]
+_OF_A_LABELER: Mapping[str, object] = {
+    "writer": "on",
+    "backlog_rows": 0,
+    "bulk_rows_per_s": 0,
+    "swaps": False,
+    "store_out": False,
+}
+"""What a side says of a labeler alone, with the values of those that say nothing."""
 
 
 class Side(_Table):
@@ -156,6 +165,9 @@ class Side(_Table):
     burn: Burn = ""
     writer: Writing = "on"
     backlog_rows: BacklogRows = 0
+    bulk_rows_per_s: BulkRate = 0
+    swaps: bool = False
+    store_out: bool = False
     load: Load
 
 
@@ -166,6 +178,9 @@ class _SideTable(_Table):
     burn: Burn = ""
     writer: Writing = "on"
     backlog_rows: BacklogRows = 0
+    bulk_rows_per_s: BulkRate = 0
+    swaps: bool = False
+    store_out: bool = False
     load: dict[str, Any] = {}
 
 
@@ -374,12 +389,14 @@ def _wrong_load(name: str, load: Load) -> list[str]:
 
 def _wrong_writer(name: str, side: Side, store: StoreKind) -> list[str]:
     where = f"sides.{name}"
-    if side.server == "echo" and (side.writer, side.backlog_rows) != ("on", 0):
-        return [f"{where}: an echo has no writer: expected no `writer` and no `backlog_rows`"]
+    if side.server == "echo":
+        said = [key for key, unsaid in _OF_A_LABELER.items() if getattr(side, key) != unsaid]
+        return [f"{where}.{key}: an echo has neither models nor a store" for key in said]
     if side.backlog_rows and side.writer == "off":
         return [f"{where}: with its writer off all labels wait: expected no `backlog_rows`"]
-    if side.backlog_rows and store != "fast-dynamodb":
-        return [f'{where}.backlog_rows: expected [server] with store = "fast-dynamodb"']
+    for key in ("backlog_rows", "store_out"):
+        if getattr(side, key) and store != "fast-dynamodb":
+            return [f'{where}.{key}: expected [server] with store = "fast-dynamodb"']
     return []
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.suite.backlog import Drained, backlog, drained
+from bench.suite.beside import beside
 from bench.suite.burning import burning
 from bench.suite.case import Case, Load, Side
 from bench.suite.compare import Pair, Run, order
@@ -159,9 +160,9 @@ def _run(case: Case, side: Side, servers: Mapping[Spec, Server], options: Option
     with waiting, idle:
         server.begin()
         # While Python burns inside, a service says nothing of itself.
-        with burning(side.burn, server.burn_flag):
+        with burning(side.burn, server.burn_flag), beside(server, side) as seen:
             result = _send(plan_of(case, side.load, server, options.seconds))
-    figures = figures_of(result, server.finish())
+    figures = figures_of(result, server.finish() | seen)
     because = () if result["valid"] else tuple(result["invalid_because"])
     return Run(figures, because)
 

@@ -92,6 +92,18 @@ def test_every_case_that_the_project_began_with_is_there() -> None:
     assert first | rpcs <= set(case_names())
 
 
+def test_every_question_that_the_suite_is_to_answer_has_its_case() -> None:
+    rates = {
+        f"{rpc}-{load}-{level}"
+        for rpc in ("unary", "stream")
+        for load in ("1150", "2300", "saturated")
+        for level in ("buffered", "journaled")
+    }
+    beside = {"bulk-beside-robots", "models-swapped", "store-outage", "flash-crowd", "gil-burner"}
+    levels = {"durability-sqlite", "durability-dynamodb"}
+    assert rates | beside | levels | {"payload-raw64", "float-vs-double"} <= set(case_names())
+
+
 @pytest.mark.parametrize("name", case_names())
 def test_every_committed_case_refuses_errors_and_is_long_enough(name: str) -> None:
     case = read_case(name)
@@ -118,6 +130,17 @@ def test_every_committed_case_refuses_errors_and_is_long_enough(name: str) -> No
             'sides.labeler.load.payload = "text"',
         ),
         ('server = "labeler"', 'server = "labeler"\nconfig = "no.toml"', "a readable file"),
+        ('server = "echo"', 'server = "echo"\nswaps = true', "echo.swaps: an echo has neither"),
+        (
+            'server = "echo"',
+            'server = "echo"\nbulk_rows_per_s = 5',
+            "echo.bulk_rows_per_s: an echo",
+        ),
+        (
+            'server = "labeler"',
+            'server = "labeler"\nstore_out = true',
+            'labeler.store_out: expected [server] with store = "fast-dynamodb"',
+        ),
         ('metric = "server_cpu', 'metric = "sever_cpu', "did you mean `server_cpu_us_per_label`?"),
         ('side = "labeler"', 'side = "labels"', "goals.0: no side 'labels'; there are: echo"),
         ('side = "labeler"', 'side = "echo"', "goals.0: `side` and `against` are the same"),
@@ -338,7 +361,7 @@ RESULT = {
     "acknowledged_total": 1250,
     "errors": {"UNAVAILABLE": 2, "TIMEOUT": 1},
     "elapsed_s": 0.5,
-    "latency_us": {"p50": 1, "p99": 2, "p999": 3},
+    "latency_us": {"mean": 1.5, "p50": 1, "p99": 2, "p999": 3},
     "latency_uncorrected_us": {"p99": 1},
     "server_us": {"p50": 1, "p99": 2},
     "schedule_lag_us": {"p99": 7},
