@@ -103,6 +103,10 @@ bench-all: dev ## Measure every case of the bench: hours
 	$(BENCH_BUILD)
 	@$(BIN)/python -m bench.run --all $(ARGS)
 
+.PHONY: bench-report
+bench-report: dev ## Draw the bench's results as one page: bench/results/report/report.html and report.md
+	@$(BIN)/python -m bench.report $(ARGS)
+
 .PHONY: proto
 proto: dev ## Regenerate python/labeler/v1 and the descriptor image (ALLOW_BREAKING=1 to break the contract)
 	$(BIN)/python tools/proto.py
@@ -115,7 +119,7 @@ clean: ## Delete what was built: .venv, target, dist, caches
 .PHONY: dev
 dev: $(UV)
 	@tools/toolchain.sh >/dev/null
-	$(SYNC) --all-extras --group dev
+	$(SYNC) --all-extras --group dev --group bench
 
 $(UV):
 	@python=$$(tools/toolchain.sh) && echo "setting up .venv with $$("$$python" --version)" && "$$python" -m venv .venv

@@ -77,6 +77,10 @@ def document(case: Case, report: Report, measured: Measured, seconds: float) -> 
         "seconds": seconds,
         "seed": case.seed,
         "erratic": case.erratic,
+        "servers": {
+            name: side.model_dump(exclude={"load"}, exclude_defaults=True)
+            for name, side in case.sides.items()
+        },
         "loads": {name: side.load.model_dump() for name, side in case.sides.items()},
         "floor": {"echo": dict(measured.echo), "fdatasync_us_p99": measured.fdatasync_us_p99},
         "drained": asdict(measured.drained) if measured.drained else None,
