@@ -26,7 +26,7 @@ unexport VIRTUAL_ENV
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: $(UV) ## Set up .venv and build the service; then .venv/bin/labeler works
@@ -106,6 +106,27 @@ bench-all: dev ## Measure every case of the bench: hours
 .PHONY: bench-report
 bench-report: dev ## Draw the bench's results as one page: bench/results/report/report.html and report.md
 	@$(BIN)/python -m bench.report $(ARGS)
+
+BUILT := $(or $(CARGO_TARGET_DIR),target)
+GUNGRAUN_VERSION := $(shell sed -n 's/^gungraun = "=\([0-9.]*\)".*/\1/p' Cargo.toml)
+GUNGRAUN := $(BUILT)/tools/.gungraun-runner-$(GUNGRAUN_VERSION)
+
+.PHONY: bench-micro
+bench-micro: valgrind dev $(GUNGRAUN) ## Count the path's instructions, allocations and calls (ARGS=sites: where it allocates)
+	@$(BIN)/python -m bench.gate.figures $(ARGS)
+
+.PHONY: bench-gate
+bench-gate: valgrind dev $(GUNGRAUN) ## Compare these counts with those of LABELER_BASE, or of where main was left
+	@$(BIN)/python -m bench.gate.run
+
+# It counts instructions by valgrind; to run it need not be fast, to build it should.
+$(GUNGRAUN): | valgrind
+	cargo install --quiet --locked --debug --force --root $(BUILT)/tools --version =$(GUNGRAUN_VERSION) gungraun-runner
+	@touch $@
+
+.PHONY: valgrind
+valgrind:
+	@command -v valgrind >/dev/null || { echo "instructions are counted by valgrind: install it (apt-get install valgrind)" >&2; exit 1; }
 
 .PHONY: proto
 proto: dev ## Regenerate python/labeler/v1 and the descriptor image (ALLOW_BREAKING=1 to break the contract)
