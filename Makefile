@@ -119,6 +119,10 @@ bench-micro: valgrind dev $(GUNGRAUN) ## Count the path's instructions, allocati
 bench-gate: valgrind dev $(GUNGRAUN) ## Compare these counts with those of LABELER_BASE, or of where main was left
 	@$(BIN)/python -m bench.gate.run
 
+.PHONY: bench-boundary
+bench-boundary: dev ## Time the client's calls and those between Python and the core
+	@$(BIN)/python -m pytest -o addopts=--import-mode=importlib bench/boundary $(ARGS)
+
 # It counts instructions by valgrind; to run it need not be fast, to build it should.
 $(GUNGRAUN): | valgrind
 	cargo install --quiet --locked --debug --force --root $(BUILT)/tools --version =$(GUNGRAUN_VERSION) gungraun-runner
