@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from bench.suite.burning import Burn
+from bench.suite.copies import copy_name
 from bench.suite.metrics import METRICS
 from bench.suite.stores import StoreKind
 from labeler import config
@@ -125,6 +126,7 @@ class Load(_Table):
     timeout_ms: Annotated[int, Field(ge=1, le=3_600_000)] = 5000
     ready_timeout_ms: Annotated[int, Field(ge=1, le=3_600_000)] = 30_000
     model: str = ""
+    models: list[str] = []
     version: str = ""
     durability: Literal["BUFFERED", "JOURNALED", "STORED"]
     priority: Literal["", "ROBOT", "BULK"] = ""
@@ -140,6 +142,7 @@ class Server(_Table):
     threads: Annotated[int, Field(ge=1, le=256)] = 2
     config: str = ""
     store: StoreKind = "sqlite"
+    copies: Annotated[int, Field(ge=0, le=64)] = 0
 
 
 Writing = Literal["on", "off"]
@@ -359,6 +362,7 @@ def _relations(case: Case) -> list[str]:
             problems.append(f"{where}: `side` and `against` are the same")
     for name, side in case.sides.items():
         problems += _wrong_load(name, side.load)
+        problems += _wrong_models(name, side.load, case.server.copies)
         problems += _wrong_writer(name, side, case.server.store)
         problems += _wrong_config(name, case.config_of(side) if side.server == "labeler" else None)
     return problems
@@ -385,6 +389,18 @@ def _wrong_load(name: str, load: Load) -> list[str]:
         expected = f"at most `robots` ({load.robots})"
         return [f"sides.{name}: load.connections = {load.connections}: expected {expected}"]
     return []
+
+
+def _wrong_models(name: str, load: Load, copies: int) -> list[str]:
+    where = f"sides.{name}.load.models"
+    if load.model and load.models:
+        return [f"{where}: expected no `model` beside it"]
+    known = [copy_name(number) for number in range(1, copies + 1)]
+    return [
+        f"{where}: no model {model!r}{nearest(model, known)}; [server] has copies = {copies}"
+        for model in load.models
+        if model not in known
+    ]
 
 
 def _wrong_writer(name: str, side: Side, store: StoreKind) -> list[str]:

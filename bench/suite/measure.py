@@ -131,6 +131,7 @@ def _spec(case: Case, side: Side) -> Spec:
         config,
         burns=side.burn == "inside",
         store=OFF if side.writer == "off" else store,
+        copies=case.server.copies if side.server == "labeler" else 0,
         backlog=bool(side.backlog_rows),
     )
 

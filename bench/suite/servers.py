@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench.suite.burning import burns_on_demand
+from bench.suite.copies import copied
 from bench.suite.metrics import STAGES
 from bench.suite.stores import OFF, StoreBeside, store_beside
 from labeler.telemetry.histograms import minus, percentile
@@ -52,6 +53,8 @@ class Spec:
     """Whether a Python thread of it burns when it is told to."""
     store: str = "sqlite"
     """A `StoreKind`, or `OFF`."""
+    copies: int = 0
+    """Of the packaged model, in the place of the model itself."""
     backlog: bool = False
     """Whether what is left in its journal after a run stays there for the next one."""
 
@@ -194,6 +197,7 @@ def _command(spec: Spec, folder: Path, store: StoreBeside) -> Sequence[str]:
     command = [sys.executable, "-m", "labeler.cli", "serve", "--state-dir", str(folder / _STATE)]
     command += ["--grpc-address", "127.0.0.1:0", "--admin-address", "127.0.0.1:0"]
     command += ["--config", str(spec.config)] if spec.config else []
+    command += copied(folder / "models", spec.copies) if spec.copies else []
     command += ["--set", f"transport.threads={spec.threads}", "--set", "log.format=json"]
     return [*command, *store.arguments]
 

@@ -62,6 +62,17 @@ def test_every_label_of_the_plan_is_sent_and_answered(service: Service, rpc: str
     assert result["server"]["rss_bytes_max"] >= result["server"]["rss_bytes"] > 0
 
 
+def test_what_is_not_the_server_s_time_is_told_call_by_call(service: Service) -> None:
+    for rpc in ("label", "label_stream"):
+        result = run(sender(service.address, rpc=rpc))
+        whole, server = result["latency_uncorrected_us"], result["server_us"]
+        assert result["network_us"]["count"] == whole["count"] == 200
+        # Of means alone the parts add up; each is rounded down to 1 µs.
+        parts = server["mean"] + result["network_us"]["mean"]
+        assert parts == pytest.approx(whole["mean"], abs=10, rel=0.01)
+        assert whole["p50"] <= whole["p95"] <= whole["p99"]
+
+
 def test_a_batch_counts_its_rows_and_has_one_latency(service: Service) -> None:
     schedule = {"shape": "constant", "rate_per_s": 5}
     made = sender(service.address, rpc="label_batch", batch_rows=100, schedule=schedule)
@@ -308,7 +319,7 @@ def test_histograms_are_written_as_logs(service: Service, tmp_path: Path) -> Non
     made = sender(service.address)
     run(made)
     written = [Path(path) for path in made.write_histograms(str(tmp_path / "figures"))]
-    names = ["latency_us", "latency_uncorrected_us", "server_us", "schedule_lag_us"]
+    names = ["latency_us", "latency_uncorrected_us", "server_us", "network_us", "schedule_lag_us"]
     assert [path.name for path in written] == [f"{name}.hlog" for name in names]
     assert all("HIST" in path.read_text() for path in written)
 

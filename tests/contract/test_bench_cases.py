@@ -100,7 +100,7 @@ def test_every_question_that_the_suite_is_to_answer_has_its_case() -> None:
         for level in ("buffered", "journaled")
     }
     beside = {"bulk-beside-robots", "models-swapped", "store-outage", "flash-crowd", "gil-burner"}
-    levels = {"durability-sqlite", "durability-dynamodb"}
+    levels = {"durability-sqlite", "durability-dynamodb", "models-at-once"}
     assert rates | beside | levels | {"payload-raw64", "float-vs-double"} <= set(case_names())
 
 
@@ -130,6 +130,16 @@ def test_every_committed_case_refuses_errors_and_is_long_enough(name: str) -> No
             'sides.labeler.load.payload = "text"',
         ),
         ('server = "labeler"', 'server = "labeler"\nconfig = "no.toml"', "a readable file"),
+        (
+            'server = "labeler"',
+            'server = "labeler"\nload = { models = ["copy-1"] }',
+            "labeler.load.models: no model 'copy-1'; [server] has copies = 0",
+        ),
+        (
+            'server = "labeler"',
+            'server = "labeler"\nload = { model = "a", models = ["b"] }',
+            "labeler.load.models: expected no `model` beside it",
+        ),
         ('server = "echo"', 'server = "echo"\nswaps = true', "echo.swaps: an echo has neither"),
         (
             'server = "echo"',
@@ -361,7 +371,7 @@ RESULT = {
     "acknowledged_total": 1250,
     "errors": {"UNAVAILABLE": 2, "TIMEOUT": 1},
     "elapsed_s": 0.5,
-    "latency_us": {"mean": 1.5, "p50": 1, "p99": 2, "p999": 3},
+    "latency_us": {"mean": 1.5, "p50": 1, "p95": 2, "p99": 2, "p999": 3},
     "latency_uncorrected_us": {"p99": 1},
     "server_us": {"p50": 1, "p99": 2},
     "schedule_lag_us": {"p99": 7},

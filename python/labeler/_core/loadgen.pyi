@@ -3,7 +3,8 @@
 A plan is one JSON object; each key has a default but `address`, `schedule` and `duration_s`. Event
 k of the schedule goes to robot k % robots with sequence `first_sequence` + k // robots, and takes
 row k; of a batch each row counts as one event of this rule. Counts and rates are labels, latencies
-those of calls: only `label_batch` has more labels than calls.
+those of calls: only `label_batch` has more labels than calls. With `models` robot i asks the one at
+i % models.
 """
 
 from typing import TypedDict, final, type_check_only
@@ -16,6 +17,7 @@ class Latency(TypedDict):
 
     count: int
     p50: int
+    p95: int
     p99: int
     p999: int
     max: int
@@ -47,6 +49,7 @@ class Result(TypedDict):
     late for. Keys of `errors`: gRPC code names, TRANSPORT (the connection broke), TIMEOUT (no
     answer, not even an error), UNANSWERED (at the end), UNFED (no row). Counts with `_total` count
     the warm-up too; `unheard_total` are labels sent of which neither answer nor refusal came.
+    `network_us` is the uncorrected latency less the server's own time of the same call.
     """
 
     planned: int
@@ -64,6 +67,7 @@ class Result(TypedDict):
     latency_us: Latency
     latency_uncorrected_us: Latency
     server_us: Latency
+    network_us: Latency
     schedule_lag_us: Lag
     sender_cpu_share: float | None
     sender_cpu_us_per_label: float | None

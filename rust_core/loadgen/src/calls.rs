@@ -123,14 +123,14 @@ fn settle(shared: &Shared, call: &Call, asked: Asked, message: Bytes) {
     match asked {
         Asked::Label(key, truth) => match proto::LabelResponse::decode(message) {
             Ok(reply) => {
-                shared.tally.replied(call, now_ns);
+                shared.tally.replied(call, now_ns, server_us(&reply));
                 shared.tally.labelled(call, key, truth, &reply);
             }
             Err(_) => shared.tally.failed(call, Kind::INTERNAL),
         },
         Asked::Batch(first, truths) => match proto::LabelBatchResponse::decode(message) {
             Ok(reply) if reply.results.len() == call.rows as usize => {
-                shared.tally.replied(call, now_ns);
+                shared.tally.replied(call, now_ns, longest_us(&reply));
                 rows(shared, call, (first, &truths), reply);
             }
             _ => shared.tally.failed(call, Kind::INTERNAL),
@@ -141,13 +141,26 @@ fn settle(shared: &Shared, call: &Call, asked: Asked, message: Bytes) {
                 _ => proto::ListLabelsResponse::decode(message).is_ok(),
             };
             if whole {
-                shared.tally.replied(call, now_ns);
+                shared.tally.replied(call, now_ns, None);
                 shared.tally.read(call);
             } else {
                 shared.tally.failed(call, Kind::INTERNAL);
             }
         }
     }
+}
+
+/// What a reply says of the server's own time.
+pub fn server_us(reply: &proto::LabelResponse) -> Option<u32> {
+    reply.timing.as_ref().map(|timing| timing.total_us)
+}
+
+fn longest_us(reply: &proto::LabelBatchResponse) -> Option<u32> {
+    let rows = reply.results.iter().filter_map(|row| match &row.result {
+        Some(proto::label_result::Result::Response(reply)) => server_us(reply),
+        _ => None,
+    });
+    rows.max()
 }
 
 fn rows(

@@ -117,6 +117,8 @@ pub struct Plan {
     pub ready_timeout_ms: u64,
     /// Empty: the server's default.
     pub model: String,
+    /// In the place of `model`: robot i asks the one at i % models.
+    pub models: Vec<String>,
     /// Empty: the one that serves.
     pub version: String,
     /// The level asked for.
@@ -162,6 +164,7 @@ impl Default for Plan {
             timeout_ms: 2_000,
             ready_timeout_ms: 10_000,
             model: String::new(),
+            models: Vec::new(),
             version: String::new(),
             durability: Durability::Default,
             priority: Priority::Default,
@@ -224,7 +227,12 @@ impl Plan {
             let expected = format!("at most {PREFIX_BYTES_MAX} bytes, none a control character");
             return Err(Error::invalid("robot_prefix", shown(prefix), expected));
         }
-        for (field, names) in [("labels", &self.labels), ("skus", &self.skus)] {
+        if !self.model.is_empty() && !self.models.is_empty() {
+            let expected = "absent: `models` names who is asked";
+            return Err(Error::invalid("model", shown(&self.model), expected));
+        }
+        let lists = [("labels", &self.labels), ("skus", &self.skus), ("models", &self.models)];
+        for (field, names) in lists {
             if names.len() > NAMES_MAX {
                 let got = format!("{} names", names.len());
                 return Err(Error::invalid(field, got, format!("at most {NAMES_MAX}")));
@@ -376,6 +384,8 @@ mod tests {
             (json!({"rows": "fed", "rpc": "list_labels"}), "rows"),
             (json!({"rpc": "get_label"}), "first_sequence"),
             (json!({"labels": ["a", ""]}), "labels[1]"),
+            (json!({"models": ["a", ""]}), "models[1]"),
+            (json!({"models": ["a"], "model": "a"}), "model"),
             (json!({"robot_prefix": "a\nb"}), "robot_prefix"),
             (json!({"lag_limit_ms": 0}), "lag_limit_ms"),
             (json!({"threads": 100}), "threads"),

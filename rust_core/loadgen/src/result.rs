@@ -26,6 +26,7 @@ const RATE_SHARE_MIN: f64 = 0.99;
 pub struct Latency {
     pub count: u64,
     pub p50: u64,
+    pub p95: u64,
     pub p99: u64,
     pub p999: u64,
     pub max: u64,
@@ -37,6 +38,7 @@ impl Latency {
         Self {
             count: histogram.len(),
             p50: histogram.value_at_quantile(0.5),
+            p95: histogram.value_at_quantile(0.95),
             p99: histogram.value_at_quantile(0.99),
             p999: histogram.value_at_quantile(0.999),
             max: histogram.max(),
@@ -99,6 +101,9 @@ pub struct RunResult {
     pub latency_uncorrected_us: Latency,
     /// What the replies say of the server's own time.
     pub server_us: Latency,
+    /// From the actual time of sending to the reply, less the server's own time, call by call: the
+    /// way there and back, and what the two sides do beside the server's clock.
+    pub network_us: Latency,
     /// From the intended to the actual time of sending.
     pub schedule_lag_us: Lag,
     /// CPU of the sender, of what its threads may use while it sends.
@@ -216,6 +221,7 @@ fn figures(shared: &Shared, totals: &Totals, samples: &Samples, elapsed_s: f64) 
         latency_us: Latency::of(&totals.latency_us),
         latency_uncorrected_us: Latency::of(&totals.uncorrected_us),
         server_us: Latency::of(&totals.server_us),
+        network_us: Latency::of(&totals.network_us),
         schedule_lag_us: Lag {
             p50: totals.lag_us.value_at_quantile(0.5),
             p99: totals.lag_us.value_at_quantile(0.99),

@@ -161,8 +161,8 @@ impl Sender {
     }
 
     /// Writes the histograms as HdrHistogram logs, values in µs: `latency_us.hlog`,
-    /// `latency_uncorrected_us.hlog`, `server_us.hlog`, `schedule_lag_us.hlog`. Their paths.
-    /// Errors: `Disk`.
+    /// `latency_uncorrected_us.hlog`, `server_us.hlog`, `network_us.hlog`, `schedule_lag_us.hlog`.
+    /// Their paths. Errors: `Disk`.
     pub fn write_histograms(&self, directory: &Path) -> Result<Vec<String>> {
         let shown = directory.display().to_string();
         std::fs::create_dir_all(directory).map_err(|e| failed("create", &shown, &e))?;
@@ -172,6 +172,7 @@ impl Sender {
                 ("latency_us", totals.latency_us.clone()),
                 ("latency_uncorrected_us", totals.uncorrected_us.clone()),
                 ("server_us", totals.server_us.clone()),
+                ("network_us", totals.network_us.clone()),
                 ("schedule_lag_us", totals.lag_us.clone()),
             ]
         });

@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    calls::{refused, unframed},
+    calls::{refused, server_us, unframed},
     flag::raised,
     kinds::Kind,
     run::Shared,
@@ -245,7 +245,7 @@ fn answered(shared: &Shared, robot: u32, reply: proto::LabelStreamResponse) {
     let Some((call, truth)) = settled else { return };
     match reply.result {
         Some(Answer::Response(label)) => {
-            shared.tally.replied(&call, now_ns);
+            shared.tally.replied(&call, now_ns, server_us(&label));
             shared.tally.labelled(&call, Key { robot, sequence }, truth, &label);
         }
         Some(Answer::Error(error)) => shared.tally.failed(&call, Kind::code(error.code)),

@@ -61,6 +61,8 @@ pub struct Totals {
     pub uncorrected_us: Histogram<u64>,
     /// What the replies say of the server's own time.
     pub server_us: Histogram<u64>,
+    /// From the actual one, less the server's own time of the same call.
+    pub network_us: Histogram<u64>,
     /// From the intended to the actual time of sending.
     pub lag_us: Histogram<u64>,
     /// Labels whose truth is known.
@@ -138,6 +140,7 @@ impl Tally {
             latency_us: histogram()?,
             uncorrected_us: histogram()?,
             server_us: histogram()?,
+            network_us: histogram()?,
             lag_us: histogram()?,
             judged: 0,
             correct: 0,
@@ -207,13 +210,18 @@ impl Tally {
         }
     }
 
-    /// A reply came: its latencies, once a call. Its labels are told one by one.
-    pub fn replied(&self, call: &Call, now_ns: u64) {
+    /// A reply came: its latencies, once a call. Its labels are told one by one. `server_us`: the
+    /// server's own time of the call, where it says so; of a batch, its longest row's.
+    pub fn replied(&self, call: &Call, now_ns: u64, server_us: Option<u32>) {
         let mut inner = self.inner.lock();
         if call.measured && !inner.closed {
             let since = |ns: u64| now_ns.saturating_sub(ns) / 1_000;
             inner.totals.latency_us.saturating_record(since(call.intended_ns));
             inner.totals.uncorrected_us.saturating_record(since(call.sent_ns));
+            if let Some(server_us) = server_us {
+                let network_us = since(call.sent_ns).saturating_sub(server_us.into());
+                inner.totals.network_us.saturating_record(network_us);
+            }
             inner.interval.latency_us.saturating_record(since(call.intended_ns));
         }
     }

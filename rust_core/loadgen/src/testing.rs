@@ -49,6 +49,7 @@ pub struct Target {
     script: Script,
     streams_max: u32,
     life: Option<Duration>,
+    transit: Duration,
     received: Arc<AtomicU64>,
     begin: Instant,
 }
@@ -58,12 +59,18 @@ impl Target {
     pub fn new(script: impl Fn(u64, Duration) -> Answer + Send + Sync + 'static) -> Self {
         let received = Arc::default();
         let (script, begin) = (Arc::new(script), Instant::now());
-        Self { script, streams_max: 1_000, life: None, received, begin }
+        Self { script, streams_max: 1_000, life: None, transit: Duration::ZERO, received, begin }
     }
 
     /// Takes so many calls at once on a connection.
     pub fn with_streams_max(mut self, streams_max: u32) -> Self {
         self.streams_max = streams_max;
+        self
+    }
+
+    /// Each reply takes so much longer than it says.
+    pub fn with_transit(mut self, transit: Duration) -> Self {
+        self.transit = transit;
         self
     }
 
@@ -83,12 +90,13 @@ impl Target {
         let n = self.received.fetch_add(1, Ordering::Relaxed);
         match (self.script)(n, arrived - self.begin) {
             Answer::After(delay) => {
-                sleep_until(arrived + delay).await;
+                sleep_until(arrived + delay + self.transit).await;
                 let total_us = delay.as_micros() as u32;
+                let model = if request.model.is_empty() { "known" } else { &request.model };
                 Ok(proto::LabelResponse {
                     sequence: request.sequence.unwrap_or(0),
                     label: "stop".to_owned(),
-                    model: "known".to_owned(),
+                    model: model.to_owned(),
                     version: "1".to_owned(),
                     source: proto::Source::Model.into(),
                     durability: proto::Durability::Journaled.into(),

@@ -51,6 +51,7 @@ fn known_delays() -> Target {
 
 fn known(latency: &Latency) {
     near(latency.p50, 599);
+    near(latency.p95, 1_049);
     near(latency.p99, 1_089);
     near(latency.p999, 1_098);
     near(latency.max, 1_099);
@@ -66,6 +67,29 @@ async fn percentiles_of_known_delays_are_right_within_two_percent() {
         known(&result.latency_uncorrected_us);
         known(&result.server_us);
         assert!(result.valid, "{rpc}: {:?}", result.invalid_because);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_server_s_clock_does_not_see_is_told_call_by_call() {
+    for rpc in ["label", "label_stream", "label_batch"] {
+        let far = known_delays().with_transit(ms(30));
+        let result = run(&far, with(plan(rpc, 100, 10), json!({"batch_rows": 1}))).await;
+        assert_eq!(result.network_us.count, 1_000, "{rpc}");
+        near(result.network_us.p50, 30);
+        near(result.network_us.max, 30);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn robots_ask_the_plan_s_models_in_turn() {
+    for rpc in ["label", "label_stream", "label_batch"] {
+        let target = Target::new(|_, _| Answer::After(BASE));
+        let changes = json!({"batch_rows": 20, "models": ["a", "b", "c", "d"]});
+        let result = run(&target, with(plan(rpc, 100, 10), changes)).await;
+        let shares: Vec<u64> = result.models.values().copied().collect();
+        assert_eq!(result.models.keys().collect::<Vec<_>>(), ["a 1", "b 1", "c 1", "d 1"], "{rpc}");
+        assert_eq!(shares, [result.answered / 4; 4], "{rpc}");
     }
 }
 

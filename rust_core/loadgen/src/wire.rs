@@ -33,6 +33,7 @@ pub struct Key {
 pub struct Requests {
     prefix: String,
     skus: Vec<String>,
+    models: Vec<String>,
     payload: Payload,
     label: proto::LabelRequest,
     batch: proto::LabelBatchRequest,
@@ -59,6 +60,7 @@ impl Requests {
         Self {
             prefix: plan.robot_prefix.clone(),
             skus: plan.skus.clone(),
+            models: plan.models.clone(),
             payload: plan.payload,
             batch: proto::LabelBatchRequest { requests: vec![label.clone(); rows] },
             label,
@@ -70,14 +72,14 @@ impl Requests {
 
     /// One `LabelRequest`, framed.
     pub fn label(&mut self, key: Key, row: &Row) -> Bytes {
-        let names = (&*self.prefix, &*self.skus);
+        let names = (&*self.prefix, &*self.skus, &*self.models);
         fill(&mut self.label, names, self.payload, (key, row));
         framed(&mut self.buffer, &self.label)
     }
 
     /// Sets row `at` of the next batch.
     pub fn set_row(&mut self, at: usize, key: Key, row: &Row) {
-        let names = (&*self.prefix, &*self.skus);
+        let names = (&*self.prefix, &*self.skus, &*self.models);
         fill(&mut self.batch.requests[at], names, self.payload, (key, row));
     }
 
@@ -102,12 +104,15 @@ impl Requests {
 
 fn fill(
     request: &mut proto::LabelRequest,
-    (prefix, skus): (&str, &[String]),
+    (prefix, skus, models): (&str, &[String], &[String]),
     kind: Payload,
     (key, row): (Key, &Row),
 ) {
     name(&mut request.robot_id, prefix, key.robot);
     request.sequence = Some(key.sequence);
+    if !models.is_empty() {
+        request.model.clone_from(&models[key.robot as usize % models.len()]);
+    }
     request.sku.clear();
     if let Some(sku) = usize::try_from(row.sku).ok().and_then(|at| skus.get(at)) {
         request.sku.push_str(sku);

@@ -122,7 +122,7 @@ fn histograms_are_logs_that_others_read() {
     assert!(sender.wait(Duration::from_secs(60)));
     let directory = tempfile::tempdir().unwrap();
     let written = sender.write_histograms(directory.path()).unwrap();
-    assert_eq!(written.len(), 4);
+    assert_eq!(written.len(), 5);
     let result = sender.result().unwrap();
     let log = std::fs::read(directory.path().join("latency_us.hlog")).unwrap();
     let [interval] = IntervalLogIterator::new(&log)
