@@ -18,6 +18,8 @@ COMMANDS = (
     "labeler.cli.status",
     "labeler.cli.fleet",
     "labeler.cli.replay",
+    "labeler.cli.report",
+    "labeler.cli.matrix",
     "labeler.cli.demo",
     "labeler.cli.train",
     "labeler.cli.version",

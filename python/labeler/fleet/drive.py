@@ -28,7 +28,7 @@ from labeler.fleet.server import ServerFigures, ServerReading, Watch, figures
 if TYPE_CHECKING:
     from labeler._core.loadgen import Snapshot
 
-__all__ = ["Progress", "Target", "Wanted", "drive"]
+__all__ = ["Progress", "Target", "Wanted", "drive", "send"]
 
 _READY_MS = 10_000
 _WAIT_MS = 200
@@ -119,6 +119,22 @@ def drive(
             unaccounted += _disagreement(load, result, server, notes)
         found = _audited(target, acks, notes) if wanted.audit else None
         return FleetReport(load, model, result, server, found, notes, files, unaccounted)
+
+
+def send(plan: Mapping[str, Any]) -> Mapping[str, Any]:
+    """One run of the sender by a plan of its own, whose rows it makes up; its result.
+
+    Errors: `UnavailableError` where nobody answers, `InvalidRequestError` for a plan.
+    """
+    sender = Sender(json.dumps(plan))
+    try:
+        sender.connect()
+        sender.fire()
+        while not sender.wait(_WAIT_MS):
+            pass
+        return sender.result()
+    finally:
+        sender.stop()
 
 
 def _acks_file(wanted: Wanted, undo: ExitStack) -> Path | None:

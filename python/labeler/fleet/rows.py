@@ -22,7 +22,7 @@ from labeler.errors import InvalidRequestError
 if TYPE_CHECKING:
     from labeler.fleet import Faults
 
-__all__ = ["Batch", "Crew", "Feeder", "FloorRows", "Rows", "Sink"]
+__all__ = ["Batch", "Crew", "Feeder", "FloorRows", "PlainRows", "Rows", "Sink"]
 
 _NICENESS = 5
 """Of the feeding thread; a thread's own on Linux, the process's elsewhere, so only there."""
@@ -135,6 +135,25 @@ class FloorRows:
             due.append(np.floor((number + at) * (self._tick_s * 1e6)).astype(np.int64))
         all_due = np.concatenate(due)
         return [int(at) for at in all_due[all_due < lasts_s * 1e6]]
+
+
+class PlainRows:
+    """Made-up values in a range's limits (0.4 to 5), of any width and without a truth; endless."""
+
+    about = "made-up values"
+    labels: Sequence[str] = ()
+    skus: Sequence[str] = ()
+
+    def __init__(self, width: int, robots: int, seed: int) -> None:
+        """`width` values a row; a `take` brings a row for each robot."""
+        self.width = width
+        self._robots = robots
+        self._random = np.random.default_rng(seed)
+
+    def take(self) -> Batch:
+        """The next rows."""
+        values = self._random.uniform(0.4, 5.0, (self._robots, self.width)).astype(np.float32)
+        return Batch(values, np.full(self._robots, -1, np.int16), np.zeros(0, np.int16))
 
 
 class Feeder:
