@@ -70,7 +70,7 @@ At rest about 65 MB. Measured at most, on a busy machine (x86-64, glibc):
 | remembered label until then | 550 bytes | the same |
 | loaded version of `kiva-floor` | 2,300,000 bytes | what is loaded |
 
-2,300 connections and a full window: 146 MB, and 176 once all of them have come again with a stream
+2,300 connections and a full window: 155 MB, and 176 once all of them have come again with a stream
 each. Of a connection 28 KiB are HTTP/2's own buffers, of which a busy one uses 20.
 A label under way costs about 5,000 bytes more. Memory is given back to the system late: after a
 peak, such as a stall of the machine, it stays where it was and is used again.
