@@ -12,7 +12,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,19 @@ from bench.suite.metrics import STAGES
 from bench.suite.show import commit, machine
 from labeler import runtime_library
 
-__all__ = ["FiguresError", "figures_of", "has_micro", "measure", "table", "target_folder"]
+__all__ = [
+    "FiguresError",
+    "built",
+    "clean",
+    "figures_of",
+    "has_micro",
+    "measure",
+    "table",
+    "target_folder",
+]
 
 CRATE = "labeler-bench-micro"
+OWN_CRATES = (CRATE, "labeler-core", "labeler-loadgen", "labeler-bridge")
 LOCAL = ROOT / "bench" / "results" / "local"
 _BUILD_S = 1800.0
 _COUNT_S = 600.0
@@ -46,10 +57,33 @@ def target_folder() -> Path:
 
 def measure(tree: Path) -> dict[str, float]:
     """Builds a tree's micro-benchmarks and takes its figures. Errors: `FiguresError`."""
-    counted = json.loads(
-        _output([str(_built(tree)), str(runtime_library.find()), str(tree)], tree, _COUNT_S)
-    )
-    return figures_of(_instructions(tree), counted)
+    with built(tree) as count:
+        return count()
+
+
+@contextmanager
+def built(tree: Path) -> Iterator[Callable[[], dict[str, float]]]:
+    """Builds a tree's micro-benchmarks; what is yielded takes its figures. Errors: `FiguresError`.
+
+    Both trees are built in one folder, and cargo tells what is fresh by the age of files: what was
+    built of this tree goes in the end, so that it is never taken for another's.
+    """
+    try:
+        program = [str(_built(tree)), str(runtime_library.find()), str(tree)]
+
+        def count() -> dict[str, float]:
+            return figures_of(_instructions(tree), json.loads(_output(program, tree, _COUNT_S)))
+
+        yield count
+    finally:
+        if tree != ROOT:
+            clean(tree)
+
+
+def clean(tree: Path) -> None:
+    """Deletes what was built in release of a tree's own crates. Errors: `FiguresError`."""
+    crates = [f"--package={crate}" for crate in OWN_CRATES]
+    _output(["cargo", "clean", "--locked", "--release", *crates], tree, _COUNT_S)
 
 
 def sites(tree: Path) -> str:

@@ -1,11 +1,14 @@
-"""The gate: exact figures are compared by stated allowances, with a base that is found.
+"""The gate: exact figures are compared by stated allowances, and planted regressions are caught.
 
-The rules are tested with figures that were taken once, and with repositories of the tests' own.
+The rules are tested with figures that were taken once; slow tests build trees with a regression
+planted in them, and an unchanged one.
 """
 
 import json
+import os
+import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -219,3 +222,100 @@ def test_a_base_without_micro_benchmarks_passes_and_says_so(
     assert "the base has no micro-benchmarks" in capsys.readouterr().out
     monkeypatch.setenv("LABELER_BASE", "nowhere")
     assert run.main(repository.root) == 2
+
+
+# --- planted
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A regression: `new` stands before `old` in a file. `caught`: figures that must tell."""
+
+    file: str
+    old: str
+    new: str
+    caught: tuple[str, ...]
+
+    def put(self, tree: Path) -> None:
+        path = tree / "rust_core" / "src" / self.file
+        text = path.read_text()
+        assert text.count(self.old) == 1, f"{self.old} is not once in {self.file}"
+        path.write_text(text.replace(self.old, f"{self.new}\n{self.old}"))
+        # As in a tree that lay there before its base was built: cargo goes by the age of files.
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+
+
+PLANTS = {
+    "a tenth more to do in decode": Plant(
+        "transport/codec.rs",
+        "            M::check(src.chunk())?;",
+        "(0..100_u32).for_each(|n| { std::hint::black_box(n); });",
+        ("instructions/decode/floats", "instructions/decode/raw_float64"),
+    ),
+    "one more allocation a label": Plant(
+        "path/mod.rs",
+        '        faults::point("admit");',
+        "std::hint::black_box(Box::new(deadline_us));",
+        ("unary-buffered/transport/allocations", "stream-journaled/transport/allocations"),
+    ),
+    "a synchronous write to a store": Plant(
+        "path/journal.rs",
+        "        let labeled_at_unix_us = self.stamps.note(self.clock.unix_us());",
+        """
+        if let Ok(mut store) = std::fs::File::create(std::env::temp_dir().join("planted-store")) {
+            let _ = std::io::Write::write_all(&mut store, &[0; 200]);
+            let _ = store.sync_all();
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        """,
+        (
+            "unary-buffered/stage/journal/us_p50",
+            "unary-buffered/infer/file_syncs",
+            "unary-buffered/infer/file_writes",
+            "stream-journaled/infer/sleeps",
+        ),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def built() -> Iterator[tuple[Figures, Path]]:
+    """This commit's figures, and another work tree of it."""
+    if not shutil.which("valgrind"):
+        pytest.skip("needs valgrind")
+    head = trees.full_name("HEAD")
+    folder = figures.target_folder() / "gate"
+    with (
+        trees.checked_out(head, folder / "base") as first,
+        trees.checked_out(head, folder / "planted") as second,
+    ):
+        yield figures.measure(first), second
+
+
+@pytest.mark.slow  # builds the micro-benchmarks of two trees, then counts ten times
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+def test_ten_runs_of_an_unchanged_tree_stay_green(built: tuple[Figures, Path]) -> None:
+    base, tree = built
+    with figures.built(tree) as count:
+        for _ in range(10):
+            assert regressions(base, count()) == []
+
+
+@pytest.mark.slow  # builds a tree with each of them, about a minute
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_regression_is_caught_by_its_figures(
+    built: tuple[Figures, Path], name: str
+) -> None:
+    base, tree = built
+    plant = PLANTS[name]
+    path = tree / "rust_core" / "src" / plant.file
+    before = path.read_text()
+    plant.put(tree)
+    try:
+        found = regressions(base, figures.measure(tree))
+    finally:
+        path.write_text(before)
+    assert set(plant.caught) <= set(found)
