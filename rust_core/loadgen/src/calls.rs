@@ -11,6 +11,7 @@ use prost::Message;
 use crate::{
     connection::Handle,
     kinds::Kind,
+    kserve::{self, InferResponse},
     plan::Rpc,
     run::Shared,
     tally::Call,
@@ -21,6 +22,8 @@ use crate::{
 pub enum Asked {
     /// One label, and its truth.
     Label(Key, i16),
+    /// The same of a server that speaks the open inference protocol.
+    Infer(Key, i16),
     /// Rows from this one on, by the plan's rule, and their truths; none where nothing is judged.
     Batch(u64, Vec<i16>),
     /// Labels read back.
@@ -121,13 +124,15 @@ pub fn unframed(status: http::StatusCode) -> u32 {
 fn settle(shared: &Shared, call: &Call, asked: Asked, message: Bytes) {
     let now_ns = shared.clock().now_ns();
     match asked {
-        Asked::Label(key, truth) => match proto::LabelResponse::decode(message) {
-            Ok(reply) => {
-                shared.tally.replied(call, now_ns, server_us(&reply));
-                shared.tally.labelled(call, key, truth, &reply);
-            }
-            Err(_) => shared.tally.failed(call, Kind::INTERNAL),
-        },
+        Asked::Label(key, truth) => {
+            let reply = proto::LabelResponse::decode(message).ok();
+            labelled(shared, call, (key, truth), now_ns, reply);
+        }
+        Asked::Infer(key, truth) => {
+            let reply = InferResponse::decode(message).ok();
+            let reply = reply.and_then(|reply| kserve::label(reply, &shared.plan.labels));
+            labelled(shared, call, (key, truth), now_ns, reply);
+        }
         Asked::Batch(first, truths) => match proto::LabelBatchResponse::decode(message) {
             Ok(reply) if reply.results.len() == call.rows as usize => {
                 shared.tally.replied(call, now_ns, longest_us(&reply));
@@ -161,6 +166,21 @@ fn longest_us(reply: &proto::LabelBatchResponse) -> Option<u32> {
         _ => None,
     });
     rows.max()
+}
+
+fn labelled(
+    shared: &Shared,
+    call: &Call,
+    (key, truth): (Key, i16),
+    now_ns: u64,
+    reply: Option<proto::LabelResponse>,
+) {
+    if let Some(reply) = reply {
+        shared.tally.replied(call, now_ns, server_us(&reply));
+        shared.tally.labelled(call, key, truth, &reply);
+    } else {
+        shared.tally.failed(call, Kind::INTERNAL);
+    }
 }
 
 fn rows(

@@ -156,7 +156,12 @@ impl Fire {
                 if !self.take(k, measured).await {
                     return Fired::Over;
                 }
-                (self.requests.label(key, &self.row), Asked::Label(key, self.row.truth))
+                let truth = self.row.truth;
+                if rpc == Rpc::KserveInfer {
+                    (self.requests.infer(key, &self.row), Asked::Infer(key, truth))
+                } else {
+                    (self.requests.label(key, &self.row), Asked::Label(key, truth))
+                }
             }
         };
         call.sent_ns = clock.now_ns();

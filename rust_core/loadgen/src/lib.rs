@@ -15,6 +15,7 @@ mod error;
 mod fire;
 mod flag;
 mod kinds;
+mod kserve;
 mod pace;
 mod plan;
 mod result;

@@ -33,6 +33,8 @@ pub enum Rpc {
     Label,
     LabelStream,
     LabelBatch,
+    /// One row by the open inference protocol, to a server that is not labeler.
+    KserveInfer,
     GetLabel,
     ListLabels,
 }
@@ -141,6 +143,8 @@ pub struct Plan {
     pub acks_file: String,
     /// Whose CPU and memory are sampled; 0: nobody's.
     pub server_pid: u32,
+    /// The other processes of that server: their CPU and memory count to it.
+    pub server_workers: Vec<u32>,
     /// Threads that the sender may use.
     pub threads: u32,
     /// Schedule lag (p99) above which the run is invalid.
@@ -176,6 +180,7 @@ impl Default for Plan {
             first_sequence: 0,
             acks_file: String::new(),
             server_pid: 0,
+            server_workers: Vec::new(),
             threads: 1,
             lag_limit_ms: 2.0,
         }
@@ -263,7 +268,13 @@ impl Plan {
 
     /// Whether calls carry rows to label, rather than reading labels back.
     pub fn labels_rows(&self) -> bool {
-        matches!(self.rpc, Rpc::Label | Rpc::LabelStream | Rpc::LabelBatch)
+        !matches!(self.rpc, Rpc::GetLabel | Rpc::ListLabels)
+    }
+
+    /// All processes of the server; none where nobody is sampled.
+    pub fn server_pids(&self) -> Vec<u32> {
+        let leader = (self.server_pid != 0).then_some(self.server_pid);
+        leader.into_iter().chain(self.server_workers.iter().copied()).collect()
     }
 
     /// Labels that one call brings, at most.

@@ -186,7 +186,7 @@ pub async fn fire(shared: &Arc<Shared>, pacer: Pacer, stopped: watch::Receiver<b
     drain(shared).await;
     sampler.abort();
     let mut samples = shared.samples.lock();
-    samples.look(shared.plan.server_pid);
+    samples.look(&shared.plan.server_pids());
     samples.own_end_us = shared.threads.cpu_us();
 }
 
@@ -209,13 +209,13 @@ async fn drain(shared: &Shared) {
 }
 
 async fn sample(shared: Arc<Shared>, clock: Clock) {
-    let pid = shared.plan.server_pid;
+    let pids = shared.plan.server_pids();
     sleep_until(clock.instant(shared.warm_ns())).await;
-    shared.samples.lock().begin(pid, shared.threads.cpu_us());
-    if pid != 0 {
+    shared.samples.lock().begin(&pids, shared.threads.cpu_us());
+    if !pids.is_empty() {
         loop {
             sleep(SAMPLE_EVERY).await;
-            shared.samples.lock().look(pid);
+            shared.samples.lock().look(&pids);
         }
     }
 }

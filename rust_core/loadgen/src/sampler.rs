@@ -28,6 +28,19 @@ pub fn process(pid: u32) -> Option<Usage> {
     Some(Usage { user_us: ticks_us()?, system_us: ticks_us()?, rss_bytes: pages * page_bytes() })
 }
 
+/// Several processes of one server, summed; `None` where one of them is not there.
+pub fn processes(pids: &[u32]) -> Option<Usage> {
+    let (first, others) = pids.split_first()?;
+    let mut all = process(*first)?;
+    for other in others {
+        let usage = process(*other)?;
+        all.user_us += usage.user_us;
+        all.system_us += usage.system_us;
+        all.rss_bytes += usage.rss_bytes;
+    }
+    Some(all)
+}
+
 #[cfg(target_os = "linux")]
 fn tick_us() -> f64 {
     1e6 / rustix::param::clock_ticks_per_second() as f64
@@ -89,19 +102,34 @@ pub struct Samples {
 
 impl Samples {
     /// The measured part begins.
-    pub fn begin(&mut self, pid: u32, own_us: Option<f64>) {
+    pub fn begin(&mut self, pids: &[u32], own_us: Option<f64>) {
         self.own_begin_us = own_us;
-        self.server = process(pid).map(|usage| (usage, usage));
+        self.server = processes(pids).map(|usage| (usage, usage));
         self.rss_bytes_max = self.server.map_or(0, |(usage, _)| usage.rss_bytes);
     }
 
     /// Reads the server once more. A process that has gone takes its figures with it: those of
     /// another one under its name would be no continuation.
-    pub fn look(&mut self, pid: u32) {
+    pub fn look(&mut self, pids: &[u32]) {
         let Some((begin, _)) = self.server else { return };
-        self.server = process(pid).map(|usage| (begin, usage));
+        self.server = processes(pids).map(|usage| (begin, usage));
         if let Some((_, now)) = self.server {
             self.rss_bytes_max = self.rss_bytes_max.max(now.rss_bytes);
         }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_of_one_server_are_summed_and_one_that_is_missing_leaves_no_figure() {
+        let own = std::process::id();
+        let one = process(own).unwrap();
+        let both = processes(&[own, own]).unwrap();
+        assert!(both.rss_bytes > one.rss_bytes && both.user_us >= 2.0 * one.user_us);
+        assert_eq!(processes(&[own, u32::MAX]), None);
+        assert_eq!(processes(&[]), None);
     }
 }

@@ -11,6 +11,7 @@ use prost::Message;
 
 use crate::{
     error::{Error, Result},
+    kserve,
     plan::{Durability, Payload, Plan, Priority, Rpc},
     rows::Row,
 };
@@ -37,6 +38,7 @@ pub struct Requests {
     payload: Payload,
     label: proto::LabelRequest,
     batch: proto::LabelBatchRequest,
+    infer: kserve::InferRequest,
     get: proto::GetLabelRequest,
     list: proto::ListLabelsRequest,
     buffer: BytesMut,
@@ -64,6 +66,7 @@ impl Requests {
             payload: plan.payload,
             batch: proto::LabelBatchRequest { requests: vec![label.clone(); rows] },
             label,
+            infer: kserve::InferRequest::new(plan.model.clone(), plan.version.clone(), plan.width),
             get: proto::GetLabelRequest::default(),
             list: proto::ListLabelsRequest::default(),
             buffer: BytesMut::new(),
@@ -86,6 +89,13 @@ impl Requests {
     /// The batch of all rows set, framed.
     pub fn batch(&mut self) -> Bytes {
         framed(&mut self.buffer, &self.batch)
+    }
+
+    /// One row by the open inference protocol, framed.
+    pub fn infer(&mut self, key: Key, row: &Row) -> Bytes {
+        name(&mut self.infer.id, &self.prefix, key.robot);
+        self.infer.set(&row.values);
+        framed(&mut self.buffer, &self.infer)
     }
 
     /// One `GetLabelRequest`, framed.
@@ -161,13 +171,14 @@ fn framed(buffer: &mut BytesMut, message: &impl Message) -> Bytes {
 /// The head of every call of a run. Errors: `Invalid` for an address that is none.
 pub fn head(plan: &Plan) -> Result<Request<()>> {
     let call = match plan.rpc {
-        Rpc::Label => "Label",
-        Rpc::LabelStream => "LabelStream",
-        Rpc::LabelBatch => "LabelBatch",
-        Rpc::GetLabel => "GetLabel",
-        Rpc::ListLabels => "ListLabels",
+        Rpc::Label => "/labeler.v1.LabelService/Label",
+        Rpc::LabelStream => "/labeler.v1.LabelService/LabelStream",
+        Rpc::LabelBatch => "/labeler.v1.LabelService/LabelBatch",
+        Rpc::KserveInfer => kserve::PATH,
+        Rpc::GetLabel => "/labeler.v1.LabelService/GetLabel",
+        Rpc::ListLabels => "/labeler.v1.LabelService/ListLabels",
     };
-    let uri = format!("http://{}/labeler.v1.LabelService/{call}", plan.address);
+    let uri = format!("http://{}{call}", plan.address);
     let uri: Uri = uri
         .parse()
         .map_err(|e| Error::invalid("address", &plan.address, format!("host:port: {e}")))?;
