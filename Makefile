@@ -98,6 +98,12 @@ bench: dev ## Three minutes of the bench, or measure CASE=name (ARGS="--pairs 2 
 bench-list: dev ## List the bench's cases with their questions
 	@$(BIN)/python -m bench.run --list
 
+.PHONY: bench-peers
+bench-peers: dev ## Set up other people's servers and measure ours beside them; say which could not be, and why
+	$(BENCH_BUILD)
+	@$(BIN)/python -m bench.suite.peers
+	@$(BIN)/python -m bench.run --peers $(ARGS)
+
 .PHONY: bench-all
 bench-all: dev ## Measure every case of the bench: hours
 	$(BENCH_BUILD)

@@ -1,9 +1,9 @@
 """The bench: runs cases by name, all of them, or a few as a quick look; or lists their questions.
 
-`python -m bench.run CASE … [--pairs N] [--seconds S]`, or with `--short`, `--all` or `--list` in
-the place of the names, from `make bench`, `bench-all` and `bench-list`. Exit codes: 0 measured; 1 a
-guard is broken or a goal missed in a measurement that is not erratic; 2 a case cannot be read, or a
-run could not be done. It builds nothing: `make bench` has.
+`python -m bench.run CASE … [--pairs N] [--seconds S]`, or with `--short`, `--all`, `--peers` or
+`--list` in the place of the names, from `make bench`, `bench-all`, `bench-peers`, `bench-list`.
+Exit codes: 0 measured; 1 a guard is broken or a goal missed in a measurement that is not erratic; 2
+a case cannot be read, or a run could not be done. It builds nothing: `make bench` has.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code, see above."""
     options = _options(arguments)
     try:
-        asked = options.cases or [*case_names(), *writer_cases.CASES]
+        asked = options.cases or [*case_names(), *([] if options.peers else writer_cases.CASES)]
         cases = [writer_cases.CASES.get(name) or read_case(name) for name in asked]
     except CaseError as error:
         print(error, file=sys.stderr)
         return 2
+    if options.peers:
+        cases = [case for case in cases if isinstance(case, Case) and case.has_peers]
     if options.list:
         _list(cases)
         return 0
@@ -71,13 +73,15 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--short", action="store_true", help="a quick look at a few, with a summary"
     )
+    parser.add_argument("--peers", action="store_true", help="measure the cases with peers")
     parser.add_argument("--all", action="store_true", help="measure all cases: hours")
     parser.add_argument("--pairs", type=_pairs, help=f"default {PAIRS_MIN}")
     parser.add_argument("--seconds", type=_seconds, help="of each run; default: as the case says")
     parser.add_argument("--out", type=Path, help="folder for results; default bench/results")
     options = parser.parse_args(arguments)
-    if sum((bool(options.cases), options.list, options.short, options.all)) != 1:
-        parser.error("expected names of cases, or one of --list, --short and --all")
+    ways = (options.list, options.short, options.peers, options.all)
+    if sum((bool(options.cases), *ways)) != 1:
+        parser.error("expected names of cases, or one of --list, --short, --peers and --all")
     if options.short:
         options.cases = list(short.CASES)
         options.pairs = options.pairs or short.PAIRS
@@ -121,6 +125,7 @@ def _run(case: Case | WriterCase, options: argparse.Namespace) -> tuple[Report, 
             lambda number, pair: print(progress_line(number, pair), file=sys.stderr, flush=True),
         )
     seconds = options.seconds or min(side.load.duration_s for side in case.sides.values())
+    case = case.without(measured.could_not_run)
     report = judge(case, measured.pairs, options.pairs, seconds)
     for line in lines(case, report, measured, seconds):
         print(line, flush=True)

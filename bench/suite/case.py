@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from bench.suite.burning import Burn
 from bench.suite.copies import copy_name
 from bench.suite.metrics import METRICS
+from bench.suite.peers import PEER, PeerError, read_peer
 from bench.suite.stores import StoreKind
 from labeler import config
 from labeler.config.problems import nearest, shown
@@ -116,7 +117,7 @@ Schedule = Annotated[
 class Load(_Table):
     """What a side is sent; the sender's plan, without what only a run knows."""
 
-    rpc: Literal["label", "label_stream", "label_batch"]
+    rpc: Literal["label", "label_stream", "label_batch", "kserve_infer"]
     schedule: Schedule
     batch_rows: Annotated[int, Field(ge=1, le=1000)] = 1000
     robots: Annotated[int, Field(ge=1, le=1_000_000)]
@@ -145,6 +146,7 @@ class Server(_Table):
     copies: Annotated[int, Field(ge=0, le=64)] = 0
 
 
+ServerKind = Annotated[str, Field(pattern=r"^(echo|labeler|peer:[a-z0-9-]+)$")]
 Writing = Literal["on", "off"]
 BacklogRows = Annotated[int, Field(ge=0, le=10_000_000)]
 NeverReading = Annotated[int, Field(ge=0, le=100_000)]
@@ -162,7 +164,8 @@ _OF_A_LABELER: Mapping[str, object] = {
 class Side(_Table):
     """One of what is compared. Its `load` is the case's with its own changes."""
 
-    server: Literal["echo", "labeler"]
+    server: ServerKind
+    arguments: list[str] = []
     config: str = ""
     never_reading: NeverReading = 0
     burn: Burn = ""
@@ -175,7 +178,8 @@ class Side(_Table):
 
 
 class _SideTable(_Table):
-    server: Literal["echo", "labeler"]
+    server: ServerKind
+    arguments: list[str] = []
     config: str = ""
     never_reading: NeverReading = 0
     burn: Burn = ""
@@ -243,6 +247,20 @@ class Case:
         """The settings file that a side's server is started with."""
         name = side.config or self.server.config
         return self.folder / name if name else None
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether a side is a server of other people."""
+        return any(side.server.startswith(PEER) for side in self.sides.values())
+
+    def without(self, absent: Collection[str]) -> Case:
+        """The same without these sides, and without what is demanded of them."""
+        return replace(
+            self,
+            sides={name: side for name, side in self.sides.items() if name not in absent},
+            goals=tuple(g for g in self.goals if not {g.side, g.against} & set(absent)),
+            guards=tuple(guard for guard in self.guards if guard.side not in absent),
+        )
 
 
 def case_names(folder: Path = CASES) -> list[str]:
@@ -363,6 +381,7 @@ def _relations(case: Case) -> list[str]:
     for name, side in case.sides.items():
         problems += _wrong_load(name, side.load)
         problems += _wrong_models(name, side.load, case.server.copies)
+        problems += _wrong_peer(name, side)
         problems += _wrong_writer(name, side, case.server.store)
         problems += _wrong_config(name, case.config_of(side) if side.server == "labeler" else None)
     return problems
@@ -405,14 +424,30 @@ def _wrong_models(name: str, load: Load, copies: int) -> list[str]:
 
 def _wrong_writer(name: str, side: Side, store: StoreKind) -> list[str]:
     where = f"sides.{name}"
-    if side.server == "echo":
+    if side.server != "labeler":
         said = [key for key, unsaid in _OF_A_LABELER.items() if getattr(side, key) != unsaid]
-        return [f"{where}.{key}: an echo has neither models nor a store" for key in said]
+        what = "an echo has neither models nor a store"
+        if side.server != "echo":
+            what = "known of a labeler only"
+        return [f"{where}.{key}: {what}" for key in said]
     if side.backlog_rows and side.writer == "off":
         return [f"{where}: with its writer off all labels wait: expected no `backlog_rows`"]
     for key in ("backlog_rows", "store_out"):
         if getattr(side, key) and store != "fast-dynamodb":
             return [f'{where}.{key}: expected [server] with store = "fast-dynamodb"']
+    return []
+
+
+def _wrong_peer(name: str, side: Side) -> list[str]:
+    where = f"sides.{name}"
+    if not side.server.startswith(PEER):
+        return [f"{where}.arguments: known of a peer only"] if side.arguments else []
+    try:
+        peer = read_peer(side.server.removeprefix(PEER))
+    except PeerError as error:
+        return [f"{where}.server: {error}"]
+    if side.load.rpc != peer.rpc:
+        return [f'{where}.load.rpc = "{side.load.rpc}": {peer.name} answers "{peer.rpc}"']
     return []
 
 

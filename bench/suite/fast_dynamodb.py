@@ -39,6 +39,13 @@ class Table:
                 item = put["PutRequest"]["Item"]
                 self._writes[item["robot_id"]["S"], item["sequence"]["N"]] = body
 
+    def put_item(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Keeps one item, as a write of one."""
+        item = request["Item"]
+        write = {"RequestItems": {request["TableName"]: [{"PutRequest": {"Item": item}}]}}
+        self._writes[item["robot_id"]["S"], item["sequence"]["N"]] = json.dumps(write).encode()
+        return {}
+
     def get_item(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """The item of a key, if there is one."""
         key = request["Key"]["robot_id"]["S"], request["Key"]["sequence"]["N"]
@@ -84,6 +91,7 @@ class Service:
         table = Table()
         self._write = table.batch_write_item
         self._others: Mapping[bytes, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
+            b"PutItem": table.put_item,
             b"GetItem": table.get_item,
             b"Scan": table.scan,
             b"DescribeTable": table.describe_table,

@@ -10,9 +10,9 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,11 @@ from bench.suite.beside import beside
 from bench.suite.burning import burning
 from bench.suite.case import Case, Load, Side
 from bench.suite.compare import Pair, Run, order
+from bench.suite.limits import ort_us_per_row
 from bench.suite.metrics import Figures, figures_of, over_runs, writer_cpu_us_per_stored
 from bench.suite.never_reading import never_reading
-from bench.suite.servers import BINARIES, Server, Spec, running
+from bench.suite.peers import PEER
+from bench.suite.servers import BINARIES, Server, ServerError, Spec, running
 from bench.suite.stores import OFF
 
 __all__ = ["MeasureError", "Measured", "Options", "fdatasync_us", "measure", "plan_of"]
@@ -52,6 +54,10 @@ class Measured:
     fdatasync_us_p99: float
     drained: Drained | None = None
     """Of the side with a backlog: how what was left of it went to the store in the end."""
+    could_not_run: Mapping[str, str] = field(default_factory=dict)
+    """Sides of peers, and why; the pairs are without them."""
+    ort_us_per_row: Mapping[str, float] = field(default_factory=dict)
+    """A bare loop of ONNX Runtime by rows at once, where a side is a peer."""
 
 
 def measure(
@@ -60,19 +66,18 @@ def measure(
     """As many valid pairs as asked for; for each invalid one another, up to twice as many in all.
 
     `folder`: empty, where servers keep their state. `progress` is called after each pair. Errors:
-    `ServerError`, `MeasureError`.
+    `ServerError`, `MeasureError`, but not of a peer: the pairs are without a peer that fails.
     """
     pairs: list[Pair] = []
+    absent: dict[str, str] = {}
     floor_us = fdatasync_us(folder, _FLOOR_WRITES)
     with ExitStack() as stack:
-        servers = _start(case, folder, stack)
+        servers = _start(case, folder, stack, absent)
         floor = [_floor_run(case, options, servers)]
         while _wanting(pairs, options.pairs):
-            runs = {
-                name: _run(case, case.sides[name], servers, options)
-                for name in order(len(pairs), list(case.sides))
-            }
-            pairs.append(Pair(_above_off(case, {name: runs[name] for name in case.sides})))
+            runs = _pair(case, len(pairs), servers, options, absent)
+            pairs = [_only(pair, absent) for pair in pairs]
+            pairs.append(Pair(_above_off(case, {n: runs[n] for n in case.sides if n in runs})))
             progress(len(pairs), pairs[-1])
         floor.append(_floor_run(case, options, servers))
         [*rest] = [drained(server) for server in servers.values() if server.spec.backlog]
@@ -80,7 +85,14 @@ def measure(
     echo = _echo_side(case)
     lying = [pair.runs[echo].figures for pair in pairs] if echo else [f for f in floor if f]
     fdatasync_us_p99 = sorted(floor_us)[int(len(floor_us) * 0.99)]
-    return Measured(pairs, over_runs(lying), fdatasync_us_p99, rest[0] if rest else None)
+    return Measured(
+        pairs,
+        over_runs(lying),
+        fdatasync_us_p99,
+        rest[0] if rest else None,
+        absent,
+        ort_us_per_row() if case.has_peers else {},
+    )
 
 
 def plan_of(case: Case, load: Load, server: Server, seconds: float | None) -> dict[str, Any]:
@@ -88,6 +100,7 @@ def plan_of(case: Case, load: Load, server: Server, seconds: float | None) -> di
     plan = load.model_dump() | {
         "address": server.address,
         "server_pid": server.pid,
+        "server_workers": server.workers(),
         "seed": case.seed,
         "rows": "synthetic",
     }
@@ -113,18 +126,58 @@ def _wanting(pairs: list[Pair], wanted: int) -> bool:
     return valid < wanted and len(pairs) < 2 * wanted
 
 
-def _start(case: Case, folder: Path, stack: ExitStack) -> dict[Spec, Server]:
-    """One process for each different spec; the floor's echo comes with them."""
+def _pair(
+    case: Case,
+    number: int,
+    servers: Mapping[Spec, Server],
+    options: Options,
+    absent: dict[str, str],
+) -> dict[str, Run]:
+    """A run of each side that is not absent; that of a peer which fails becomes so."""
+    runs = {}
+    for name in order(number, [name for name in case.sides if name not in absent]):
+        side = case.sides[name]
+        try:
+            runs[name] = _run(case, side, servers, options)
+        except (MeasureError, ServerError) as error:
+            if not side.server.startswith(PEER):
+                raise
+            servers[_spec(case, side)].finish()
+            absent[name] = _reason(error)
+    return runs
+
+
+def _reason(error: Exception) -> str:
+    """On one line: how it begins, and above all how it ends."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 400 else f"{text[:100]} … {text[-300:]}"
+
+
+def _only(pair: Pair, absent: Collection[str]) -> Pair:
+    return Pair({name: run for name, run in pair.runs.items() if name not in absent})
+
+
+def _start(
+    case: Case, folder: Path, stack: ExitStack, absent: dict[str, str]
+) -> dict[Spec, Server]:
+    """One server for each different spec; the floor's echo comes with them. Fills `absent`."""
     specs = {_spec(case, side) for side in case.sides.values()} | {_floor_spec(case)}
-    return {
-        spec: stack.enter_context(running(spec, folder / f"{spec.kind}-{number}"))
-        for number, spec in enumerate(sorted(specs, key=str))
-    }
+    servers: dict[Spec, Server] = {}
+    for number, spec in enumerate(sorted(specs, key=str)):
+        place = folder / f"{spec.kind.replace(':', '-')}-{number}"
+        try:
+            servers[spec] = stack.enter_context(running(spec, place))
+        except ServerError as error:
+            if not spec.peer:
+                raise
+            names = [name for name, side in case.sides.items() if _spec(case, side) == spec]
+            absent |= dict.fromkeys(names, _reason(error))
+    return servers
 
 
 def _spec(case: Case, side: Side) -> Spec:
     config = case.config_of(side) if side.server == "labeler" else None
-    store = case.server.store if side.server == "labeler" else "sqlite"
+    store = "sqlite" if side.server == "echo" else case.server.store
     return Spec(
         side.server,
         case.server.threads,
@@ -133,6 +186,7 @@ def _spec(case: Case, side: Side) -> Spec:
         store=OFF if side.writer == "off" else store,
         copies=case.server.copies if side.server == "labeler" else 0,
         backlog=bool(side.backlog_rows),
+        arguments=tuple(side.arguments),
     )
 
 

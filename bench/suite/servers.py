@@ -16,8 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from bench.suite import peers
 from bench.suite.burning import burns_on_demand
 from bench.suite.copies import copied
 from bench.suite.metrics import STAGES
@@ -46,7 +47,8 @@ class ServerError(Exception):
 class Spec:
     """What is started. Sides with equal specs share one process."""
 
-    kind: Literal["echo", "labeler"]
+    kind: str
+    """`echo`, `labeler`, or `peer:` and the name of a peer."""
     threads: int
     config: Path | None = None
     burns: bool = False
@@ -57,6 +59,13 @@ class Spec:
     """Of the packaged model, in the place of the model itself."""
     backlog: bool = False
     """Whether what is left in its journal after a run stays there for the next one."""
+    arguments: tuple[str, ...] = ()
+    """A peer's own."""
+
+    @property
+    def peer(self) -> str:
+        """The peer's name; empty for what is ours."""
+        return self.kind.partition(peers.PEER)[2]
 
 
 @dataclass(frozen=True)
@@ -88,6 +97,8 @@ class Server:
 
     def begin(self) -> None:
         """A run is about to start."""
+        if self.spec.peer:
+            peers.thaw(self.pid)
         if self.spec.store == OFF:
             self.store.take_nothing(True)
         self._before = self._seen()
@@ -97,8 +108,10 @@ class Server:
 
         Errors: `ServerError` when work is left after two minutes.
         """
+        if self.spec.peer:
+            peers.freeze(self.pid)
         after, before = self._seen(), self._before
-        if self.spec.kind == "echo":
+        if self.spec.kind != "labeler":
             return {}
         assert before, "`begin` comes before `finish`"
         status = self.status()
@@ -117,6 +130,10 @@ class Server:
             seen["server_cpu_after_us"] = self._cpu_us()[0] - after.cpu_us
         return seen
 
+    def workers(self) -> list[int]:
+        """Its other processes, whose CPU and memory are its own."""
+        return peers.session(self.pid)[1:] if self.spec.peer else []
+
     def settle(self, timeout_s: float = _SETTLED_S) -> None:
         """Waits until no label waits for the store. Errors: `ServerError`."""
         deadline = time.monotonic() + timeout_s
@@ -130,8 +147,8 @@ class Server:
         return read_page(self.admin_address, "/status")
 
     def _seen(self) -> _Seen:
-        stages = {} if self.spec.kind == "echo" else read_page(self.admin_address, "/stages")
-        journal = {} if self.spec.kind == "echo" else self.status()["journal"]
+        stages = {} if self.spec.kind != "labeler" else read_page(self.admin_address, "/stages")
+        journal = {} if self.spec.kind != "labeler" else self.status()["journal"]
         store = _stat(Path(f"/proc/{self.store.pid}/stat"))[1] if self.store.pid else 0.0
         return _Seen(
             time.monotonic(),
@@ -154,6 +171,8 @@ def running(spec: Spec, folder: Path, state: Path | None = None) -> Iterator[Ser
 
     `state`: what another one has left, which it begins with a copy of.
 
+    A peer's processes are stopped where they are until a run begins, and again when it is over.
+
     Errors: `ServerError` with what it said, when it ends or stays silent for a minute.
     """
     folder.mkdir()
@@ -162,6 +181,8 @@ def running(spec: Spec, folder: Path, state: Path | None = None) -> Iterator[Ser
     with store_beside(spec.store, folder) as store, _process(spec, folder, store) as process:
         server = _ready(spec, process, folder)
         server.store = store
+        if spec.peer:
+            peers.freeze(server.pid)
         yield server
 
 
@@ -172,6 +193,8 @@ def _process(spec: Spec, folder: Path, store: StoreBeside) -> Iterator[subproces
     if spec.burns:
         kept |= burns_on_demand(folder / _BURN)
     kept |= store.environment
+    if spec.peer:
+        kept |= peers.surroundings(store.url)
     with log.open("wb") as out:
         process = subprocess.Popen(
             _command(spec, folder, store),
@@ -179,21 +202,30 @@ def _process(spec: Spec, folder: Path, store: StoreBeside) -> Iterator[subproces
             stdout=out,
             stderr=out,
             env=kept,
+            start_new_session=bool(spec.peer),
         )
     try:
         yield process
     finally:
-        process.terminate()
-        try:
-            process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if spec.peer:
+            peers.end(process)
+        else:
+            process.terminate()
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def _command(spec: Spec, folder: Path, store: StoreBeside) -> Sequence[str]:
     if spec.kind == "echo":
         return [str(BINARIES / "echo"), "127.0.0.1:0", str(spec.threads)]
+    if spec.peer:
+        try:
+            return peers.read_peer(spec.peer).command(spec.arguments)
+        except peers.PeerError as error:
+            raise ServerError(str(error)) from error
     command = [sys.executable, "-m", "labeler.cli", "serve", "--state-dir", str(folder / _STATE)]
     command += ["--grpc-address", "127.0.0.1:0", "--admin-address", "127.0.0.1:0"]
     command += ["--config", str(spec.config)] if spec.config else []
@@ -219,7 +251,7 @@ def _ready(spec: Spec, process: subprocess.Popen[bytes], folder: Path) -> Server
 
 def _addresses(spec: Spec, line: str) -> tuple[str, str] | None:
     """Of gRPC and of the admin port, from the line that says that it serves."""
-    if spec.kind == "echo":
+    if spec.kind != "labeler":
         word, _, address = line.partition(" ")
         return (address, "") if word == "serving" else None
     try:

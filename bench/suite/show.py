@@ -47,6 +47,8 @@ def lines(case: Case, report: Report, measured: Measured, seconds: float) -> Ite
     for checked in report.guards:
         yield f"  {guard_line(checked)}"
     yield f"  floor of this run: {_floor(measured)}"
+    for side, why in measured.could_not_run.items():
+        yield f"  {side} could not run: {why}"
     if measured.drained:
         yield f"  in the end: {measured.drained.text}"
     if report.left_out:
@@ -82,7 +84,9 @@ def document(case: Case, report: Report, measured: Measured, seconds: float) -> 
             for name, side in case.sides.items()
         },
         "loads": {name: side.load.model_dump() for name, side in case.sides.items()},
-        "floor": {"echo": dict(measured.echo), "fdatasync_us_p99": measured.fdatasync_us_p99},
+        "floor": {"echo": dict(measured.echo), "fdatasync_us_p99": measured.fdatasync_us_p99}
+        | ({"ort_us_per_row": dict(measured.ort_us_per_row)} if measured.ort_us_per_row else {}),
+        "could_not_run": dict(measured.could_not_run),
         "drained": asdict(measured.drained) if measured.drained else None,
         "sides": {name: dict(figures) for name, figures in report.sides.items()},
         "compared": [compared(judged) for judged in report.judged],
@@ -197,6 +201,8 @@ def guard_line(checked: Checked) -> str:
 
 def _floor(measured: Measured) -> str:
     disk = f"fdatasync p99 {measured.fdatasync_us_p99 / 1e3:.2f} ms"
+    loop = [f"{us:.1f} µs/row {rows} at once" for rows, us in measured.ort_us_per_row.items()]
+    disk += f"; bare ONNX Runtime {', '.join(loop)}" if loop else ""
     if not measured.echo:
         return disk
     cpu = measured.echo["server_cpu_us_per_label"]

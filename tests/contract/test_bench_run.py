@@ -99,7 +99,7 @@ def test_what_is_to_be_run_is_said_once(
     with pytest.raises(SystemExit) as ended:
         run.main(words)
     assert ended.value.code == 2
-    assert "one of --list, --short and --all" in capsys.readouterr().err
+    assert "one of --list, --short, --peers and --all" in capsys.readouterr().err
 
 
 def test_the_short_form_writes_its_file_and_its_page(
