@@ -185,7 +185,9 @@ def _rate(side: SideOf) -> float:
 def _kind(side: SideOf) -> str:
     """Sides that differ in their rate alone; empty where a side is no part of such a line."""
     load = side.load
-    if side.shape != "constant" or not side.plain_server or load["payload"] != "float":
+    if side.shape != "constant" or not side.plain_server:
+        return ""
+    if load["payload"] != "float" or load.get("models"):
         return ""
     level = f", {load['durability']}" if side.plain_server == "labeler" else ""
     return f"{side.plain_server}, {load['rpc']}{level}"
