@@ -13,6 +13,7 @@ pub mod control;
 pub mod engine;
 pub mod error;
 pub mod faults;
+mod fields;
 pub mod handover;
 pub mod identity;
 pub mod journal;

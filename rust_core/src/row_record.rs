@@ -5,10 +5,10 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use bytes::BufMut;
-use prost::encoding::{WireType, decode_key, decode_varint, encode_key, encode_varint};
+use prost::encoding::{WireType, decode_key, decode_varint};
 
 use crate::{
+    fields,
     label::{Answer, Durability, Key, Priority, Source},
     limits::RECORD_OVERHEAD_BYTES,
     proto::journal::Record,
@@ -20,41 +20,19 @@ pub fn encode(asked: &Asked, answer: &Answer, labeled_at_unix_us: i64, into: &mu
     let texts = [&asked.key.robot_id, &answer.model, &answer.version, &answer.label];
     let texts_bytes = texts.map(|text| text.len()).iter().sum::<usize>() + asked.sku.len();
     into.reserve(RECORD_OVERHEAD_BYTES + texts_bytes + 4 * answer.scores.len());
-    bytes(1, asked.key.robot_id.as_bytes(), into);
-    number(2, asked.key.sequence, into);
-    bytes(3, answer.model.as_bytes(), into);
-    bytes(4, answer.version.as_bytes(), into);
-    bytes(5, answer.label.as_bytes(), into);
-    number(6, answer.index.into(), into);
-    if answer.confidence != 0.0 {
-        encode_key(7, WireType::ThirtyTwoBit, into);
-        into.put_f32_le(answer.confidence);
-    }
-    if !answer.scores.is_empty() {
-        encode_key(8, WireType::LengthDelimited, into);
-        encode_varint(4 * answer.scores.len() as u64, into);
-        answer.scores.iter().for_each(|score| into.put_f32_le(*score));
-    }
-    bytes(9, &asked.digest.to_le_bytes(), into);
-    number(10, answer.source as u64, into);
-    number(11, labeled_at_unix_us as u64, into);
-    number(12, asked.captured_at_unix_us as u64, into);
-    bytes(13, asked.sku.as_bytes(), into);
-}
-
-fn bytes(tag: u32, value: &[u8], into: &mut Vec<u8>) {
-    if !value.is_empty() {
-        encode_key(tag, WireType::LengthDelimited, into);
-        encode_varint(value.len() as u64, into);
-        into.put_slice(value);
-    }
-}
-
-fn number(tag: u32, value: u64, into: &mut Vec<u8>) {
-    if value != 0 {
-        encode_key(tag, WireType::Varint, into);
-        encode_varint(value, into);
-    }
+    fields::bytes(1, asked.key.robot_id.as_bytes(), into);
+    fields::number(2, asked.key.sequence, into);
+    fields::bytes(3, answer.model.as_bytes(), into);
+    fields::bytes(4, answer.version.as_bytes(), into);
+    fields::bytes(5, answer.label.as_bytes(), into);
+    fields::number(6, answer.index.into(), into);
+    fields::float(7, answer.confidence, into);
+    fields::floats(8, &answer.scores, into);
+    fields::bytes(9, &asked.digest.to_le_bytes(), into);
+    fields::number(10, answer.source as u64, into);
+    fields::number(11, labeled_at_unix_us as u64, into);
+    fields::number(12, asked.captured_at_unix_us as u64, into);
+    fields::bytes(13, asked.sku.as_bytes(), into);
 }
 
 /// Robot and sequence of a record that `encode` has written, which begins with them.

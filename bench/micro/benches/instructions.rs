@@ -81,9 +81,9 @@ fn commit(commit: Commit) -> Commit {
 #[library_benchmark]
 #[bench::floats(setup = inputs::payload)]
 fn values(
-    (version, payload): (inputs::SharedVersion, labeler_core::label::Payload),
+    (version, mut payload): (inputs::SharedVersion, labeler_core::label::Payload),
 ) -> (Vec<f32>, inputs::SharedVersion, labeler_core::label::Payload) {
-    let values = version.values(&payload);
+    let values = version.values(&mut payload);
     (black_box(values).unwrap_or_else(|error| unreachable!("{error}")), version, payload)
 }
 

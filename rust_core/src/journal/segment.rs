@@ -198,11 +198,11 @@ impl Tail {
         }
         let place = Place { segment: self.active.id, offset: self.active.end };
         assert!(self.active.remaining() >= bytes, "a group fits its segment");
-        let path = self.path(self.active.id);
+        let failed = |what, error| disk(what, &self.path(place.segment), &error);
         let encoded = group.finish(seed, place, first_number, self.mark);
         write_all(&*self.active.file, encoded, place.offset)
-            .map_err(|error| disk("write", &path, &error))?;
-        self.active.file.sync_data().map_err(|error| disk("fdatasync", &path, &error))?;
+            .map_err(|error| failed("write", error))?;
+        self.active.file.sync_data().map_err(|error| failed("fdatasync", error))?;
         self.active.end += bytes;
         self.mark = Place { segment: place.segment, offset: self.active.end };
         Ok(place)

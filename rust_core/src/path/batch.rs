@@ -111,7 +111,8 @@ impl RunCost {
     }
 }
 
-type Place = (u64, u64);
+/// Where a row stands in its queue: its deadline, and the order in which rows came.
+pub type Place = (u64, u64);
 
 #[derive(Default)]
 struct Waiting {

@@ -13,7 +13,7 @@ pub mod reply;
 pub mod restore;
 pub mod served;
 
-use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
+use std::{mem, sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use xxhash_rust::xxh3::Xxh3;
 
@@ -30,8 +30,9 @@ use crate::{
 };
 
 use admit::Admit;
+use batch::Place;
 use dedupe::{Dedupe, Seen};
-use reply::{Waiter, Want};
+use reply::{Waiter, Want, Withdraw};
 use served::{Served, Version};
 
 /// A row with what its run needs. Dropped before it is answered, it fails its callers.
@@ -134,7 +135,7 @@ pub struct Path {
 impl Path {
     /// Answers one request. Dropping the future withdraws it: a row that nobody else waits for and
     /// that no batch has taken is not computed.
-    pub async fn label(&self, request: Request, arrival: Arrival) -> Result<Reply> {
+    pub async fn label(&self, mut request: Request, arrival: Arrival) -> Result<Reply> {
         let mut timing = Timing::default();
         timing.set(Stage::Decode, arrival.arrived_us, arrival.decoded_us);
         let timeout_us = request.timeout_us.unwrap_or(self.defaults.deadline_us);
@@ -145,8 +146,8 @@ impl Path {
         let required = request.durability_required;
         let (level, _place) = self.admit.level(durability, required, request.priority)?;
         let mut version = self.served.resolve(&request.model, &request.version)?;
-        let mut values = Some(version.values(&request.payload)?);
         let digest = digest(&version.manifest.name, &request.payload.values);
+        let mut values = version.values(&mut request.payload)?;
         let want = self.want(level, required, deadline_us, arrival.arrived_us);
         // Again where a row shared with another caller ended by that one's deadline or absence.
         loop {
@@ -158,8 +159,15 @@ impl Path {
             timing.set(Stage::Cache, admitted_us, self.clock.now_us());
             let waiter = match seen {
                 Seen::Conflict => return Err(key_reused(&request)),
-                Seen::Again(first) => self.joined(first, &version),
-                Seen::New => self.enqueue(row.clone(), &mut version, &request, values.take())?,
+                Seen::Again(first) => Waiter::new(first, Some(self.leaving(&version, None))),
+                Seen::New => {
+                    let entry = Entry {
+                        row: row.clone(),
+                        values: mem::take(&mut values),
+                        reservation: None,
+                    };
+                    self.enqueue(entry, &mut version, &mut request)?
+                }
             };
             let joined = !Arc::ptr_eq(waiter.row(), &row);
             match waiter.wait(want).await {
@@ -198,23 +206,24 @@ impl Path {
 
     fn enqueue(
         &self,
-        row: Arc<Row>,
+        mut entry: Entry,
         version: &mut Arc<Version>,
-        request: &Request,
-        values: Option<Vec<f32>>,
-    ) -> Result<Waiter> {
+        request: &mut Request,
+    ) -> Result<Waiter<Leaving<'_>>> {
+        let row = entry.row.clone();
         let refuse = |error: Error| {
             row.fail(error.clone());
             self.dedupe.forget(&row);
             error
         };
-        let values = values.map_or_else(|| version.values(&request.payload), Ok).map_err(refuse)?;
-        let room = self.room(version, request).map_err(refuse)?;
+        entry.reservation = Some(self.room(version, request).map_err(refuse)?);
         row.stamps.queued_us.store(self.clock.now_us(), Ordering::Relaxed);
-        let mut entry = Entry { row: row.clone(), values, reservation: Some(room) };
         loop {
             match version.queue.push(entry) {
-                Ok(place) => return Ok(self.waiter(&row, version, place)),
+                Ok(place) => {
+                    let leaving = self.leaving(version, Some(place));
+                    return Ok(Waiter::new(row, Some(leaving)));
+                }
                 // The version was replaced since it was resolved: its successor takes the row.
                 Err(refusal) if refusal.0 == Error::Stopped => {
                     entry = refusal.1;
@@ -224,7 +233,10 @@ impl Path {
                         return Err(refuse(Error::Unavailable { state: "stopping" }));
                     }
                     *version = next;
-                    entry.values = version.values(&request.payload).map_err(refuse)?;
+                    if let Values::F32(values) = &mut request.payload.values {
+                        *values = mem::take(&mut entry.values);
+                    }
+                    entry.values = version.values(&mut request.payload).map_err(refuse)?;
                     entry.reservation = Some(self.room(version, request).map_err(refuse)?);
                 }
                 Err(refusal) => return Err(refuse(refusal.0)),
@@ -241,24 +253,27 @@ impl Path {
         self.admit.reserve(request.priority, strings, manifest.labels.len())
     }
 
-    fn waiter(&self, row: &Arc<Row>, version: &Arc<Version>, place: (u64, u64)) -> Waiter {
-        let (version, dedupe) = (version.clone(), self.dedupe.clone());
-        let withdraw = move |row: &Arc<Row>| {
-            dedupe.forget(row);
-            version.queue.remove(row.asked.priority, place);
-        };
-        Waiter::new(row.clone(), Some(Box::new(withdraw)))
+    fn leaving(&self, version: &Arc<Version>, place: Option<Place>) -> Leaving<'_> {
+        Leaving { dedupe: &self.dedupe, version: version.clone(), place }
     }
+}
 
-    /// The last caller of a row takes it out of its queue, also where it is not the first. A row
-    /// whose version was replaced meanwhile leaves when its batch is formed.
-    fn joined(&self, row: Arc<Row>, version: &Arc<Version>) -> Waiter {
-        let (version, dedupe) = (version.clone(), self.dedupe.clone());
-        let withdraw = move |row: &Arc<Row>| {
-            dedupe.forget(row);
-            version.queue.remove_row(row);
-        };
-        Waiter::new(row, Some(Box::new(withdraw)))
+/// How the last caller of a row takes it out of the window and of its queue, also where it is not
+/// the first. A row whose version was replaced meanwhile leaves when its batch is formed.
+struct Leaving<'a> {
+    dedupe: &'a Dedupe,
+    version: Arc<Version>,
+    /// Only the row's first caller knows it.
+    place: Option<Place>,
+}
+
+impl Withdraw for Leaving<'_> {
+    fn withdraw(self, row: &Arc<Row>) {
+        self.dedupe.forget(row);
+        match self.place {
+            Some(place) => self.version.queue.remove(row.asked.priority, place),
+            None => self.version.queue.remove_row(row),
+        }
     }
 }
 

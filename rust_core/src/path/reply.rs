@@ -27,18 +27,21 @@ pub struct Want {
     pub give_up: Instant,
 }
 
-type Withdraw = dyn FnOnce(&Arc<Row>) + Send + Sync;
-
-/// One caller of one row.
-pub struct Waiter {
-    row: Arc<Row>,
-    withdraw: Option<Box<Withdraw>>,
+/// Takes a row back that nobody waits for any more.
+pub trait Withdraw {
+    /// Runs if the last caller leaves and no batch has the row.
+    fn withdraw(self, row: &Arc<Row>);
 }
 
-impl Waiter {
-    /// A caller already counted in the row. `withdraw` runs if this is the last caller to leave and
-    /// no batch has the row.
-    pub fn new(row: Arc<Row>, withdraw: Option<Box<Withdraw>>) -> Self {
+/// One caller of one row.
+pub struct Waiter<W: Withdraw> {
+    row: Arc<Row>,
+    withdraw: Option<W>,
+}
+
+impl<W: Withdraw> Waiter<W> {
+    /// A caller already counted in the row.
+    pub fn new(row: Arc<Row>, withdraw: Option<W>) -> Self {
         Self { row, withdraw }
     }
 
@@ -100,12 +103,12 @@ fn outcome(row: &Row, want: Want) -> Result<Durability> {
     }
 }
 
-impl Drop for Waiter {
+impl<W: Withdraw> Drop for Waiter<W> {
     fn drop(&mut self) {
         if self.row.leave()
             && let Some(withdraw) = self.withdraw.take()
         {
-            withdraw(&self.row);
+            withdraw.withdraw(&self.row);
         }
     }
 }
@@ -122,6 +125,14 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_millis(150);
     const MARGIN: Duration = Duration::from_millis(5);
+
+    enum Nowhere {}
+
+    impl Withdraw for Nowhere {
+        fn withdraw(self, _: &Arc<Row>) {
+            match self {}
+        }
+    }
 
     fn row() -> Arc<Row> {
         let key = Key { robot_id: Arc::from("r1"), sequence: 7 };
@@ -144,7 +155,7 @@ mod tests {
         let deadline = began.into_std() + DEADLINE;
         let give_up = deadline - MARGIN;
         let want = Want { level: Durability::Stored, required, deadline, give_up };
-        let got = Waiter::new(row.clone(), None).wait(want).await;
+        let got = Waiter::<Nowhere>::new(row.clone(), None).wait(want).await;
         (got, began.elapsed())
     }
 

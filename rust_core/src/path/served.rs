@@ -3,7 +3,7 @@
 //! A request holds its version from here to its reply; a batch holds one version, since each
 //! version has its own queue and thread. The table is replaced whole, so that a switch is atomic.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, mem, sync::Arc};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -42,12 +42,14 @@ pub struct Version {
 impl Version {
     /// The payload as the model takes it, checked on what arrived, before the cast: 1e308 or a NaN
     /// must not turn into a number that a model has an answer for.
-    pub fn values(&self, payload: &Payload) -> Result<Vec<f32>> {
+    ///
+    /// 32-bit values leave the payload; whoever needs them there again puts them back.
+    pub fn values(&self, payload: &mut Payload) -> Result<Vec<f32>> {
         let field = payload.field;
-        match &payload.values {
+        match &mut payload.values {
             Values::F32(values) => {
                 self.check(field, values.len(), values.iter().map(|v| f64::from(*v)))?;
-                Ok(values.clone())
+                Ok(mem::take(values))
             }
             Values::F64(values) => {
                 self.check(field, values.len(), values.iter().copied())?;

@@ -22,19 +22,28 @@ use crate::proto;
 /// The largest message of the checks.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
-/// Bytes as one `LabelRequest`.
+/// Bytes as one `LabelRequest`: read as prost reads them.
 pub fn label_request(bytes: &[u8]) {
-    if let Ok(message) = proto::LabelRequest::decode(bytes) {
-        row(message, bytes.len());
+    let plain = proto::LabelRequest::decode(bytes);
+    match proto::LabelRequest::read(bytes) {
+        Ok(message) => {
+            // As text, in which a NaN is itself.
+            assert_eq!(plain.map(|plain| format!("{plain:?}")), Ok(format!("{message:?}")));
+            row(message, bytes.len());
+        }
+        Err(error) => {
+            assert!(plain.is_err(), "refused: {error}");
+            refused(&error);
+        }
     }
 }
 
 /// Bytes as one `LabelBatchRequest`.
 pub fn label_batch(bytes: &[u8]) {
-    if let Err(error) = proto::LabelBatchRequest::check(bytes) {
-        return refused(&error);
-    }
-    let Ok(message) = proto::LabelBatchRequest::decode(bytes) else { return };
+    let message = match proto::LabelBatchRequest::read(bytes) {
+        Ok(message) => message,
+        Err(error) => return refused(&error),
+    };
     assert!(message.requests.len() <= BATCH_REQUEST_ROWS_MAX, "rows that were not counted");
     for request in message.requests {
         row(request, bytes.len());

@@ -1,9 +1,8 @@
 //! The label service's codec: prost, with a clock on both sides.
 //!
-//! A request knows when its decoding began and ended, a reply how long its encoding took: that
-//! figure is appended as a second occurrence of `timing`, which protobuf merges into the first. A
-//! message that is no protobuf is delivered as an error, so that it is counted and answered like
-//! any bad input.
+//! A request knows when its decoding began and ended, a reply how long its encoding took: its
+//! timing is the last that is written. A message that is no protobuf is delivered as an error, so
+//! that it is counted and answered like any bad input.
 
 use std::{
     marker::PhantomData,
@@ -13,7 +12,7 @@ use std::{
 use bytes::{Buf as _, BufMut, BytesMut};
 use prost::{
     Message,
-    encoding::{DecodeContext, WireType, decode_key, encode_key, encode_varint, skip_field},
+    encoding::{DecodeContext, decode_key, skip_field},
 };
 use tonic::{
     Status,
@@ -24,11 +23,11 @@ use crate::{
     account::Entry,
     clock::Clock,
     error::{Error, Result},
-    faults,
+    faults, fields,
     limits::BATCH_REQUEST_ROWS_MAX,
-    path::{Arrival, Reply, served::Version},
+    path::{Arrival, Reply},
     proto,
-    stages::{Stage, Timing},
+    stages::Stage,
     supervise::panic_message,
 };
 
@@ -44,52 +43,39 @@ pub struct Received<M> {
 
 /// An answered request on its way out: counted and measured when it has been encoded.
 pub struct Answered {
-    response: proto::LabelResponse,
-    meter: Meter,
-}
-
-struct Meter {
-    entry: Entry,
-    version: std::sync::Arc<Version>,
-    timing: Timing,
-    arrived_us: u64,
-    resumed_us: u64,
+    /// The path's reply.
+    pub reply: Reply,
+    /// Whether the robot wants all scores.
+    pub want_scores: bool,
+    /// The request in the accounts.
+    pub entry: Entry,
+    /// µs on the engine's clock.
+    pub arrived_us: u64,
 }
 
 impl Answered {
-    /// Takes a reply over from the path.
-    pub fn new(reply: Reply, want_scores: bool, entry: Entry, arrived_us: u64) -> Result<Self> {
-        let response = wire::response(&reply, want_scores)?;
-        let Reply { version, timing, resumed_us, .. } = reply;
-        Ok(Self { response, meter: Meter { entry, version, timing, arrived_us, resumed_us } })
-    }
-
     /// A unary reply's encoding begins where its caller woke, at `resumed_us`; that of a row or a
     /// message when its turn comes, since until then it only waits for its neighbours.
-    fn write(self, buf: &mut impl BufMut, clock: &Clock, begun_us: Option<u64>) {
-        let Self { response, meter } = self;
-        let Meter { entry, version, mut timing, arrived_us, resumed_us } = meter;
-        let begun_us = begun_us.unwrap_or(resumed_us);
+    fn write(self, buf: &mut impl BufMut, clock: &Clock, begun_us: Option<u64>) -> Result<()> {
+        let Self { reply, want_scores, entry, arrived_us } = self;
+        let begun_us = begun_us.unwrap_or(reply.resumed_us);
         faults::point("encode");
-        response.encode_raw(buf);
+        if let Err(error) = wire::response(&reply, want_scores, buf) {
+            entry.ended(&error);
+            return Err(error);
+        }
+        let Reply { version, mut timing, .. } = reply;
         let now_us = clock.now_us();
         timing.set(Stage::Encode, begun_us, now_us);
         timing.total_us = now_us.saturating_sub(arrived_us);
-        let last = wire::timing(&timing);
-        let last = proto::Timing {
-            encode_us: last.encode_us,
-            total_us: last.total_us,
-            ..proto::Timing::default()
-        };
-        encode_key(RESPONSE_TIMING, WireType::LengthDelimited, buf);
-        encode_varint(last.encoded_len() as u64, buf);
-        last.encode_raw(buf);
+        wire::timing(&timing, buf);
         version.counts.stages.record(&timing);
         entry.answered();
+        Ok(())
     }
 }
 
-const RESPONSE_TIMING: u32 = 10;
+const REQUEST_PAYLOAD: u32 = 5;
 const BATCH_REQUESTS: u32 = 1;
 const BATCH_RESULTS: u32 = 1;
 const RESULT_RESPONSE: u32 = 1;
@@ -97,13 +83,35 @@ const STREAM_RESPONSE: u32 = 2;
 
 /// What a method receives.
 pub trait Incoming: Message + Default + 'static {
-    /// Refuses, by its bytes, a message that would be far larger in memory than on the wire.
-    fn check(_bytes: &[u8]) -> Result<()> {
-        Ok(())
+    /// Decodes a whole message.
+    ///
+    /// Errors: `Invalid` for what is no such message, or what would be far larger in memory than it
+    /// is on the wire.
+    fn read(bytes: &[u8]) -> Result<Self> {
+        merged(Self::default(), bytes)
     }
 }
 
-impl Incoming for proto::LabelRequest {}
+fn merged<M: Message>(mut message: M, bytes: &[u8]) -> Result<M> {
+    let merged = message.merge(bytes);
+    merged.map_err(|error| wire::invalid("message", error, "protobuf"))?;
+    Ok(message)
+}
+
+impl Incoming for proto::LabelRequest {
+    /// With room for the values: prost takes them in one by one, and room for each few.
+    fn read(bytes: &[u8]) -> Result<Self> {
+        let floats = Vec::with_capacity(bytes.len() / size_of::<f32>());
+        let payload = Some(proto::Payload { floats, ..Default::default() });
+        let mut request = merged(Self { payload, ..Default::default() }, bytes)?;
+        let nothing = proto::Payload::default();
+        if request.payload.as_ref() == Some(&nothing) && repeated(bytes, REQUEST_PAYLOAD, 1) == 0 {
+            request.payload = None;
+        }
+        Ok(request)
+    }
+}
+
 impl Incoming for proto::GetLabelRequest {}
 impl Incoming for proto::ListLabelsRequest {}
 impl Incoming for proto::LoadModelRequest {}
@@ -112,11 +120,11 @@ impl Incoming for proto::ListModelsRequest {}
 
 impl Incoming for proto::LabelBatchRequest {
     /// A row is two bytes on the wire at least, and hundreds once decoded.
-    fn check(bytes: &[u8]) -> Result<()> {
+    fn read(bytes: &[u8]) -> Result<Self> {
         const MOST: usize = BATCH_REQUEST_ROWS_MAX;
         let got = match repeated(bytes, BATCH_REQUESTS, MOST) {
             0 => "0 rows".to_owned(),
-            1..=MOST => return Ok(()),
+            1..=MOST => return merged(Self::default(), bytes),
             _ => format!("over {MOST} rows"),
         };
         Err(wire::invalid("requests", got, format!("1 to {MOST} rows")))
@@ -140,12 +148,12 @@ fn repeated(mut bytes: &[u8], field: u32, most: usize) -> usize {
 /// What a method sends.
 pub trait Outgoing: Send + 'static {
     /// Writes the message.
-    fn write(self, buf: &mut EncodeBuf<'_>, clock: &Clock);
+    fn write(self, buf: &mut EncodeBuf<'_>, clock: &Clock) -> Result<()>;
 }
 
 impl Outgoing for Answered {
-    fn write(self, buf: &mut EncodeBuf<'_>, clock: &Clock) {
-        Answered::write(self, buf, clock, None);
+    fn write(self, buf: &mut EncodeBuf<'_>, clock: &Clock) -> Result<()> {
+        Answered::write(self, buf, clock, None)
     }
 }
 
@@ -153,7 +161,7 @@ impl Outgoing for Answered {
 pub struct Rows(pub Vec<Result<Answered>>);
 
 impl Outgoing for Rows {
-    fn write(self, buf: &mut EncodeBuf<'_>, clock: &Clock) {
+    fn write(self, buf: &mut EncodeBuf<'_>, clock: &Clock) -> Result<()> {
         let mut row = BytesMut::with_capacity(256);
         let mut inner = BytesMut::with_capacity(256);
         for result in self.0 {
@@ -167,8 +175,9 @@ impl Outgoing for Rows {
                     proto::LabelResult { result: Some(error) }.encode_raw(&mut row);
                 }
             }
-            length_delimited(BATCH_RESULTS, &row, buf);
+            fields::length_delimited(BATCH_RESULTS, &row, buf);
         }
+        Ok(())
     }
 }
 
@@ -181,7 +190,7 @@ pub struct StreamReply {
 }
 
 impl Outgoing for StreamReply {
-    fn write(self, buf: &mut EncodeBuf<'_>, clock: &Clock) {
+    fn write(self, buf: &mut EncodeBuf<'_>, clock: &Clock) -> Result<()> {
         let sequence = self.sequence;
         let mut inner = BytesMut::with_capacity(256);
         let result = self.result.and_then(|a| nested(a, STREAM_RESPONSE, &mut inner, buf, clock));
@@ -190,6 +199,7 @@ impl Outgoing for StreamReply {
             .err()
             .map(|error| proto::label_stream_response::Result::Error(status::to_proto(&error)));
         proto::LabelStreamResponse { sequence, result: error }.encode_raw(buf);
+        Ok(())
     }
 }
 
@@ -197,9 +207,10 @@ impl Outgoing for StreamReply {
 pub struct Plain<M>(pub M, pub Entry);
 
 impl<M: Message + 'static> Outgoing for Plain<M> {
-    fn write(self, buf: &mut EncodeBuf<'_>, _clock: &Clock) {
+    fn write(self, buf: &mut EncodeBuf<'_>, _clock: &Clock) -> Result<()> {
         self.0.encode_raw(buf);
         self.1.answered();
+        Ok(())
     }
 }
 
@@ -213,23 +224,17 @@ fn nested(
 ) -> Result<()> {
     inner.clear();
     guarded("encode", || answered.write(inner, clock, Some(clock.now_us())))?;
-    length_delimited(field, inner, buf);
+    fields::length_delimited(field, inner, buf);
     Ok(())
 }
 
 /// A panic fails the message at hand, neither its stream nor its neighbours in a batch.
-fn guarded<T>(part: &'static str, run: impl FnOnce() -> T) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
+fn guarded<T>(part: &'static str, run: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let reason = panic_message(&*panic);
         tracing::error!(part, reason, "a message panicked");
-        Error::Internal { part, reason }
+        Err(Error::Internal { part, reason })
     })
-}
-
-fn length_delimited(field: u32, bytes: &[u8], buf: &mut impl BufMut) {
-    encode_key(field, WireType::LengthDelimited, buf);
-    encode_varint(bytes.len() as u64, buf);
-    buf.put_slice(bytes);
 }
 
 /// Each call and each open stream begins with one buffer a direction: for a message, not for the
@@ -306,13 +311,11 @@ impl<M: Incoming, O> Decoder for TimedCodec<M, O> {
             return Err(status::to_status(&second));
         }
         self.left -= 1;
-        let decoded = guarded("decode", || {
+        let message = guarded("decode", || {
             faults::point("decode");
             // A message lies in one piece, so that its first chunk is all of it.
-            M::check(src.chunk())?;
-            M::decode(&mut *src).map_err(|error| wire::invalid("message", error, "protobuf"))
+            M::read(src.chunk())
         });
-        let message = decoded.and_then(|decoded| decoded);
         // What is left of a bad message is skipped, so that the next one starts at its start.
         src.advance(src.remaining());
         let arrival = Arrival { arrived_us, decoded_us: self.clock.now_us() };
@@ -332,9 +335,6 @@ mod tests {
     fn field_numbers_are_those_of_the_protos() {
         // A message whose only content is the field encodes to that field's key and length.
         let key = |message: Vec<u8>| u32::from(message[0] >> 3);
-        let timing = Some(proto::Timing { total_us: 1, ..Default::default() });
-        let response = proto::LabelResponse { timing, ..Default::default() };
-        assert_eq!(key(response.encode_to_vec()), RESPONSE_TIMING);
         let result = proto::label_result::Result::Response(Default::default());
         let result = proto::LabelResult { result: Some(result) };
         assert_eq!(key(result.encode_to_vec()), RESULT_RESPONSE);
@@ -342,6 +342,9 @@ mod tests {
         assert_eq!(key(batch.encode_to_vec()), BATCH_RESULTS);
         let batch = proto::LabelBatchRequest { requests: vec![Default::default()] };
         assert_eq!(key(batch.encode_to_vec()), BATCH_REQUESTS);
+        let request =
+            proto::LabelRequest { payload: Some(Default::default()), ..Default::default() };
+        assert_eq!(key(request.encode_to_vec()), REQUEST_PAYLOAD);
         let reply = proto::label_stream_response::Result::Response(Default::default());
         let reply = proto::LabelStreamResponse { sequence: 0, result: Some(reply) };
         assert_eq!(key(reply.encode_to_vec()), STREAM_RESPONSE);
@@ -360,19 +363,31 @@ mod tests {
         let cut = bytes(3);
         assert_eq!(repeated(&cut[..cut.len() - 1], BATCH_REQUESTS, 7), 3);
         assert_eq!(repeated(b"\xff\xff", BATCH_REQUESTS, 7), 0);
-        let most = proto::LabelBatchRequest::check(&bytes(BATCH_REQUEST_ROWS_MAX));
-        assert_eq!(most, Ok(()));
-        assert!(proto::LabelBatchRequest::check(&bytes(BATCH_REQUEST_ROWS_MAX + 1)).is_err());
-        assert!(proto::LabelBatchRequest::check(&bytes(0)).is_err());
+        let most = proto::LabelBatchRequest::read(&bytes(BATCH_REQUEST_ROWS_MAX));
+        assert_eq!(most.map(|batch| batch.requests.len()), Ok(BATCH_REQUEST_ROWS_MAX));
+        assert!(proto::LabelBatchRequest::read(&bytes(BATCH_REQUEST_ROWS_MAX + 1)).is_err());
+        assert!(proto::LabelBatchRequest::read(&bytes(0)).is_err());
     }
 
     #[test]
-    fn a_second_timing_is_merged_into_the_first() {
-        let timing = Some(proto::Timing { decode_us: 3, ..Default::default() });
-        let mut bytes = proto::LabelResponse { timing, ..Default::default() }.encode_to_vec();
-        let last = proto::Timing { encode_us: 4, ..Default::default() };
-        length_delimited(RESPONSE_TIMING, &last.encode_to_vec(), &mut bytes);
-        let timing = proto::LabelResponse::decode(&*bytes).unwrap().timing.unwrap();
-        assert_eq!((timing.decode_us, timing.encode_us), (3, 4));
+    fn a_request_is_read_as_prost_reads_it_and_its_floats_lie_where_they_were_put() {
+        let floats = vec![1.0, -2.5, 3.0];
+        let payloads = [
+            None,
+            Some(proto::Payload::default()),
+            Some(proto::Payload { floats, ..Default::default() }),
+            Some(proto::Payload { doubles: vec![1.0, 2.0], ..Default::default() }),
+        ];
+        for payload in payloads {
+            let request =
+                proto::LabelRequest { robot_id: "r".into(), payload, ..Default::default() };
+            let bytes = request.encode_to_vec();
+            let read = proto::LabelRequest::read(&bytes);
+            assert_eq!(read, Ok(request));
+            let most = bytes.len() / size_of::<f32>();
+            let floats = read.ok().and_then(|read| read.payload).map(|payload| payload.floats);
+            assert!(floats.is_none_or(|floats| floats.capacity() == most));
+        }
+        assert!(proto::LabelRequest::read(b"\xff\xff").is_err());
     }
 }

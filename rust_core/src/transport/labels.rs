@@ -47,8 +47,8 @@ pub async fn label(
     };
     match answer {
         Ok((reply, want_scores)) => {
-            let answered = Answered::new(reply, want_scores, entry, arrival.arrived_us);
-            answered.map(Response::new).map_err(|error| super::status::to_status(&error))
+            let arrived_us = arrival.arrived_us;
+            Ok(Response::new(Answered { reply, want_scores, entry, arrived_us }))
         }
         Err(error) => Err(shared.refuse(entry, &error)),
     }
@@ -95,7 +95,9 @@ pub async fn row(
 ) -> Result<Answered> {
     let answer = async {
         match one(shared, call, message, priority, arrival).await {
-            Ok((reply, scores)) => Answered::new(reply, scores, entry, arrival.arrived_us),
+            Ok((reply, want_scores)) => {
+                Ok(Answered { reply, want_scores, entry, arrived_us: arrival.arrived_us })
+            }
             Err(error) => Err(shared.refuse_row(entry, error)),
         }
     };

@@ -39,13 +39,16 @@ where
 pub struct Running<C> {
     connection: Pin<Box<C>>,
     begun: Begun,
+    /// Empty between two steps, and kept for its room.
+    new: Vec<Call>,
     calls: FuturesUnordered<Call>,
 }
 
 impl<C> Running<C> {
     /// `begun` is what the connection was given as its executor.
     pub fn new(connection: C, begun: Begun) -> Self {
-        Self { connection: Box::pin(connection), begun, calls: FuturesUnordered::new() }
+        let (new, calls) = (Vec::new(), FuturesUnordered::new());
+        Self { connection: Box::pin(connection), begun, new, calls }
     }
 
     /// The connection itself.
@@ -64,11 +67,12 @@ impl<C: Future> Future for Running<C> {
             if let Poll::Ready(end) = self.connection.as_mut().poll(context) {
                 return Poll::Ready(end);
             }
-            let begun = mem::take(&mut *self.begun.0.lock());
-            if begun.is_empty() {
+            let Self { begun, new, calls, .. } = &mut *self;
+            mem::swap(&mut *begun.0.lock(), new);
+            if new.is_empty() {
                 return Poll::Pending;
             }
-            self.calls.extend(begun);
+            calls.extend(new.drain(..));
         }
     }
 }

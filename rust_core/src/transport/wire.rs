@@ -4,8 +4,11 @@
 
 use std::{sync::Arc, sync::atomic::Ordering};
 
+use bytes::BufMut;
+
 use crate::{
     error::{Error, Result},
+    fields,
     label::{Durability, Key, Payload, Priority, Request, Source, Values},
     limits::{MODEL_NAME_BYTES_MAX, ROBOT_ID_BYTES_MAX, SEQUENCE_MAX, SKU_BYTES_MAX},
     path::Reply,
@@ -127,38 +130,42 @@ pub fn invalid(field: &'static str, got: impl ToString, expected: impl Into<Stri
     Error::Invalid { field, got: got.to_string(), expected: expected.into() }
 }
 
-/// A reply's message, its timing still without the encoding.
-pub fn response(reply: &Reply, want_scores: bool) -> Result<proto::LabelResponse> {
+/// Writes a reply as a `LabelResponse` without its timing, which is known only behind it.
+///
+/// Errors: `Internal` for a reply without an answer; then nothing is written.
+pub fn response(reply: &Reply, want_scores: bool, into: &mut impl BufMut) -> Result<()> {
     let missing = || Error::Internal { part: "path", reason: "a reply without an answer".into() };
     let answer = reply.row.answer().ok_or_else(missing)?;
     let source = if reply.replay { Source::Replay } else { answer.source };
-    Ok(proto::LabelResponse {
-        sequence: reply.row.asked.key.sequence,
-        label: answer.label.to_string(),
-        index: answer.index,
-        confidence: answer.confidence,
-        scores: if want_scores { answer.scores.to_vec() } else { Vec::new() },
-        model: answer.model.to_string(),
-        version: answer.version.to_string(),
-        source: source as i32,
-        durability: reply.level as i32,
-        timing: Some(timing(&reply.timing)),
-    })
+    fields::number(1, reply.row.asked.key.sequence, into);
+    fields::bytes(2, answer.label.as_bytes(), into);
+    fields::number(3, answer.index.into(), into);
+    fields::float(4, answer.confidence, into);
+    if want_scores {
+        fields::floats(5, &answer.scores, into);
+    }
+    fields::bytes(6, answer.model.as_bytes(), into);
+    fields::bytes(7, answer.version.as_bytes(), into);
+    fields::number(8, source as u64, into);
+    fields::number(9, reply.level as u64, into);
+    Ok(())
 }
 
-/// A timing's message.
-pub fn timing(timing: &Timing) -> proto::Timing {
-    let us = |stage| u32::try_from(timing.us(stage)).unwrap_or(u32::MAX);
-    proto::Timing {
-        decode_us: us(Stage::Decode),
-        admit_us: us(Stage::Admit),
-        cache_us: us(Stage::Cache),
-        queue_us: us(Stage::Queue),
-        infer_us: us(Stage::Infer),
-        journal_us: us(Stage::Journal),
-        encode_us: us(Stage::Encode),
-        total_us: u32::try_from(timing.total_us).unwrap_or(u32::MAX),
-    }
+/// Writes a `LabelResponse`'s timing.
+pub fn timing(timing: &Timing, into: &mut impl BufMut) {
+    let us = |us| u32::try_from(us).unwrap_or(u32::MAX);
+    let of = |stage| us(timing.us(stage));
+    let timing = proto::Timing {
+        decode_us: of(Stage::Decode),
+        admit_us: of(Stage::Admit),
+        cache_us: of(Stage::Cache),
+        queue_us: of(Stage::Queue),
+        infer_us: of(Stage::Infer),
+        journal_us: of(Stage::Journal),
+        encode_us: of(Stage::Encode),
+        total_us: us(timing.total_us),
+    };
+    prost::encoding::message::encode(10, &timing, into);
 }
 
 /// A label that is still pending here, as `GetLabel` gives it; `None` while it has no answer.
@@ -186,7 +193,32 @@ pub fn pending(row: &Arc<Row>, instance_id: &str, journal_id: &str) -> Option<pr
 
 #[cfg(test)]
 mod tests {
+    use prost::Message as _;
+
     use super::*;
+
+    #[test]
+    fn a_timing_is_written_as_its_message() {
+        let mut known = Timing::default();
+        for (stage, us) in Stage::ALL.into_iter().zip([1, 0, 300, 70_000, 5, u64::MAX, 7]) {
+            known.set(stage, 0, us);
+        }
+        known.total_us = u64::MAX;
+        let mut bytes = vec![];
+        timing(&known, &mut bytes);
+        let read = proto::LabelResponse::decode(&*bytes).unwrap();
+        let expected = proto::Timing {
+            decode_us: 1,
+            admit_us: 0,
+            cache_us: 300,
+            queue_us: 70_000,
+            infer_us: 5,
+            journal_us: u32::MAX,
+            encode_us: 7,
+            total_us: u32::MAX,
+        };
+        assert_eq!(read, proto::LabelResponse { timing: Some(expected), ..Default::default() });
+    }
 
     fn message() -> proto::LabelRequest {
         proto::LabelRequest {

@@ -158,8 +158,8 @@ fn reply(version: &SharedVersion, accounts: &Arc<Accounts>) -> codec::Answered {
     let level = Durability::Buffered;
     let reply =
         Reply { row, version: version.clone(), level, replay: false, timing, resumed_us: 210 };
-    let answered = codec::Answered::new(reply, false, accounts.receive(Method::Label), 0);
-    answered.unwrap_or_else(|error| unreachable!("{error}"))
+    let entry = accounts.receive(Method::Label);
+    codec::Answered { reply, want_scores: false, entry, arrived_us: 0 }
 }
 
 type Items<T> = futures_util::stream::Once<std::future::Ready<Result<T, Status>>>;
