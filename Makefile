@@ -125,6 +125,11 @@ bench-micro: valgrind dev $(GUNGRAUN) ## Count the path's instructions, allocati
 bench-gate: valgrind dev $(GUNGRAUN) ## Compare these counts with those of LABELER_BASE, or of where main was left
 	@$(BIN)/python -m bench.gate.run
 
+.PHONY: bench-compare
+bench-compare: dev $(GUNGRAUN) ## Compare BASE=commit and HEAD=commit in turns, times and exact figures
+	$(BENCH_BUILD)
+	@$(BIN)/python -m bench.compare $(or $(BASE),main) $(or $(HEAD),HEAD) $(ARGS)
+
 .PHONY: bench-boundary
 bench-boundary: dev ## Time the client's calls and those between Python and the core
 	@$(BIN)/python -m pytest -o addopts=--import-mode=importlib bench/boundary $(ARGS)

@@ -48,9 +48,9 @@ def full_name(commit: str, root: Path = ROOT) -> str:
     return found
 
 
-def accepted(base: str, root: Path = ROOT) -> dict[str, str]:
-    """Figures whose growth a commit since `base` says is wanted: `Costs: FIGURE: why`."""
-    said = _git(root, "log", "--format=%B", f"{base}..HEAD") or ""
+def accepted(base: str, root: Path = ROOT, head: str = "HEAD") -> dict[str, str]:
+    """Figures whose growth a commit from `base` to `head` says is wanted: `Costs: FIGURE: why`."""
+    said = _git(root, "log", "--format=%B", f"{base}..{head}") or ""
     return {match["name"]: match["why"] for match in _COSTS.finditer(said)}
 
 

@@ -174,6 +174,8 @@ class Side(_Table):
     bulk_rows_per_s: BulkRate = 0
     swaps: bool = False
     store_out: bool = False
+    tree: Path | None = None
+    """Another work tree, whose service it is; no case file says so, `bench/compare.py` does."""
     load: Load
 
 

@@ -187,6 +187,7 @@ def _spec(case: Case, side: Side) -> Spec:
         copies=case.server.copies if side.server == "labeler" else 0,
         backlog=bool(side.backlog_rows),
         arguments=tuple(side.arguments),
+        tree=side.tree,
     )
 
 

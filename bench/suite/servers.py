@@ -61,6 +61,8 @@ class Spec:
     """Whether what is left in its journal after a run stays there for the next one."""
     arguments: tuple[str, ...] = ()
     """A peer's own."""
+    tree: Path | None = None
+    """The work tree whose service it is; this one's where there is none."""
 
     @property
     def peer(self) -> str:
@@ -195,6 +197,8 @@ def _process(spec: Spec, folder: Path, store: StoreBeside) -> Iterator[subproces
     kept |= store.environment
     if spec.peer:
         kept |= peers.surroundings(store.url)
+    if spec.tree:
+        kept["PYTHONPATH"] = str(spec.tree / "python")
     with log.open("wb") as out:
         process = subprocess.Popen(
             _command(spec, folder, store),

@@ -1,0 +1,101 @@
+"""Judges a change by its pairs: the median of their ratios with an interval, beside equal sides'.
+
+Pure: runs in, verdicts out. The interval is a bootstrap's over the pairs; equal sides' is that of
+the base's runs, each over the one before it. No verdict is drawn where equal sides differ by more
+than what would be a regression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from bench.suite.compare import PAIRS_MIN, Pair
+from bench.suite.metrics import Figures
+
+__all__ = ["CONFIDENCE", "LIMITS", "Changed", "Interval", "changed", "interval", "line"]
+
+CONFIDENCE = 0.95
+_RESAMPLES = 9999
+_SEED = 7
+
+LIMITS = {"server_cpu_us_per_label": 1.05, "client_latency_us_p99": 1.25}
+"""The ratio head/base of a metric from which on it is a regression; smaller is better for each."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A median of ratios, and where it lies with a confidence of 95 %."""
+
+    median: float
+    low: float
+    high: float
+
+    @property
+    def text(self) -> str:
+        """As it is shown."""
+        return f"{self.median:.3f} [{self.low:.3f}..{self.high:.3f}]"
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What became of a metric, head over base, beside base over base."""
+
+    metric: str
+    limit: float
+    ratio: Interval | None
+    aa: Interval | None
+    verdict: str
+
+
+def changed(metric: str, pairs: Sequence[Pair]) -> Changed:
+    """Of the valid ones among pairs with the sides `base` and `head`."""
+    runs = [pair.runs for pair in pairs if not pair.invalid_because]
+    base, head = ([run[side].figures for run in runs] for side in ("base", "head"))
+    ratio = interval(_ratios(metric, head, base))
+    aa = interval(_ratios(metric, base[1:], base[:-1]))
+    limit = LIMITS[metric]
+    return Changed(metric, limit, ratio, aa, _verdict(ratio, aa, limit, len(runs)))
+
+
+def interval(ratios: Sequence[float]) -> Interval | None:
+    """Of at least two ratios."""
+    if len(ratios) < 2:
+        return None
+    if len(set(ratios)) == 1:
+        return Interval(ratios[0], ratios[0], ratios[0])
+    found = stats.bootstrap(
+        (np.array(ratios),),
+        np.median,
+        n_resamples=_RESAMPLES,
+        confidence_level=CONFIDENCE,
+        method="percentile",
+        rng=np.random.default_rng(_SEED),
+    ).confidence_interval
+    return Interval(float(np.median(ratios)), float(found.low), float(found.high))
+
+
+def line(found: Changed) -> str:
+    """A metric in a line."""
+    ratio, aa = (shown.text if shown else "-" for shown in (found.ratio, found.aa))
+    return f"{found.metric} head/base {ratio}   base/base {aa}   {found.verdict}"
+
+
+def _ratios(metric: str, above: Sequence[Figures], below: Sequence[Figures]) -> list[float]:
+    both = [(a.get(metric, 0.0), b.get(metric, 0.0)) for a, b in zip(above, below, strict=True)]
+    return [a / b for a, b in both if a > 0 and b > 0]
+
+
+def _verdict(ratio: Interval | None, aa: Interval | None, limit: float, pairs: int) -> str:
+    if ratio is None or aa is None or pairs < PAIRS_MIN:
+        return "not measurable here: too few valid pairs"
+    if aa.high >= limit or aa.low <= 1 / limit:
+        return f"not measurable here: A/A spreads wider than {limit:g}"
+    if ratio.median > limit and ratio.low > 1:
+        return f"REGRESSION, beyond {limit:g}"
+    if ratio.high <= limit:
+        return f"no regression beyond {limit:g}"
+    return f"undecided: the interval goes beyond {limit:g}, measure more pairs"
