@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -35,10 +33,6 @@ CASES = ("unary-2300-buffered", "unary-2300-journaled", "unary-saturated-buffere
 _BUILD_S = 1800.0
 
 
-class CompareError(Exception):
-    """A commit's service cannot be built; the message has what the build said."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code, see above."""
     options = _options(arguments)
@@ -59,7 +53,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (
         trees.TreeError,
         figures.FiguresError,
-        CompareError,
         CaseError,
         ServerError,
         MeasureError,
@@ -110,21 +103,11 @@ def _exact(accepted: Mapping[str, str], found: Mapping[str, Path]) -> list[judge
 
 def _build(tree: Path) -> None:
     """The tree's service: its extension lies where its Python looks for it."""
-    target = figures.target_folder()
-    environment = os.environ | {"CARGO_TARGET_DIR": str(target), "PYO3_PYTHON": sys.executable}
     command = ["cargo", "build", "--locked", "--release", "-p", "labeler-bridge"]
-    done = subprocess.run(
-        command,
-        cwd=tree,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=_BUILD_S,
-        check=False,
+    figures.output(command, tree, _BUILD_S)
+    shutil.copy(
+        figures.target_folder() / "release" / "lib_core.so", tree / "python/labeler/_core.abi3.so"
     )
-    if done.returncode != 0:
-        raise CompareError(f"{tree} does not build:\n{done.stderr.strip()[-2000:]}")
-    shutil.copy(target / "release" / "lib_core.so", tree / "python/labeler/_core.abi3.so")
     figures.clean(tree)
 
 

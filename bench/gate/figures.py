@@ -30,6 +30,7 @@ __all__ = [
     "figures_of",
     "has_micro",
     "measure",
+    "output",
     "table",
     "target_folder",
 ]
@@ -72,7 +73,7 @@ def built(tree: Path) -> Iterator[Callable[[], dict[str, float]]]:
         program = [str(_built(tree)), str(runtime_library.find()), str(tree)]
 
         def count() -> dict[str, float]:
-            return figures_of(_instructions(tree), json.loads(_output(program, tree, _COUNT_S)))
+            return figures_of(_instructions(tree), json.loads(output(program, tree, _COUNT_S)))
 
         yield count
     finally:
@@ -83,12 +84,12 @@ def built(tree: Path) -> Iterator[Callable[[], dict[str, float]]]:
 def clean(tree: Path) -> None:
     """Deletes what was built in release of a tree's own crates. Errors: `FiguresError`."""
     crates = [f"--package={crate}" for crate in OWN_CRATES]
-    _output(["cargo", "clean", "--locked", "--release", *crates], tree, _COUNT_S)
+    output(["cargo", "clean", "--locked", "--release", *crates], tree, _COUNT_S)
 
 
 def sites(tree: Path) -> str:
     """Where the label path allocates, for people. Errors: `FiguresError`."""
-    return _output(
+    return output(
         [str(_built(tree)), str(runtime_library.find()), str(tree), "sites"], tree, _COUNT_S
     )
 
@@ -142,7 +143,7 @@ def _built(tree: Path) -> Path:
     # Both at once: what a benchmark needs beside the program changes what is built for that.
     command = ["cargo", "build", "--locked", "--release", "-p", CRATE]
     command += ["--bin", "micro", "--bench", "instructions"]
-    said = _output([*command, "--message-format=json-render-diagnostics"], tree, _BUILD_S)
+    said = output([*command, "--message-format=json-render-diagnostics"], tree, _BUILD_S)
     for made in map(json.loads, said.splitlines()):
         if made.get("executable") and made["target"]["name"] == "micro":
             return Path(made["executable"])
@@ -151,7 +152,7 @@ def _built(tree: Path) -> Path:
 
 def _instructions(tree: Path) -> dict[str, float]:
     command = ["cargo", "bench", "--locked", "-p", CRATE, "--bench", "instructions"]
-    said = _output([*command, "--", "--output-format=json"], tree, _BUILD_S)
+    said = output([*command, "--", "--output-format=json"], tree, _BUILD_S)
     found = {}
     for line in said.splitlines():
         if line.startswith("{"):
@@ -168,10 +169,12 @@ def _count(benchmark: Mapping[str, Any]) -> float:
     return float(profile["data"]["total"]["metrics"]["Ir"]["values"]["new"])
 
 
-def _output(command: Sequence[str], tree: Path, timeout_s: float) -> str:
+def output(command: Sequence[str], tree: Path, timeout_s: float) -> str:
+    """What a command in a tree prints, with our tools and target. Errors: `FiguresError`."""
     tools = target_folder() / "tools" / "bin"
     environment = os.environ | {
         "CARGO_TARGET_DIR": str(target_folder()),
+        "PYO3_PYTHON": sys.executable,
         "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
     }
     try:
