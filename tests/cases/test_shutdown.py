@@ -192,16 +192,26 @@ def test_sigterm_while_models_load_ends_the_start_and_leaves_nothing_locked(
 
 
 HALF_START = """
-import json, os, signal, sys, time
+import contextlib, json, os, signal, sys, time
 from labeler._core import Engine
 from labeler.errors import LabelerError
 
 OURS = ("committer", "transport", "infer", "signals", "drain", "failure", "watchdog")
 
 def threads():
-    tasks = os.listdir("/proc/self/task")
-    names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in tasks]
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        # One may end between the two readings.
+        with contextlib.suppress(OSError):
+            names.append(open(f"/proc/self/task/{task}/comm").read().strip())
     return sorted({name.partition("-")[0] for name in names if name.startswith(OURS)})
+
+def left():
+    # A thread that has been told to end, or was joined, is still listed for a moment.
+    until = time.monotonic() + 5
+    while threads() and time.monotonic() < until:
+        time.sleep(0.01)
+    return threads()
 
 good, said = json.loads(sys.argv[1]), []
 for changes in json.loads(sys.argv[2]):
@@ -209,7 +219,7 @@ for changes in json.loads(sys.argv[2]):
     try:
         Engine.start(json.dumps(broken))
     except LabelerError as error:
-        said.append([type(error).__name__, threads()])
+        said.append([type(error).__name__, left()])
 if sys.argv[3] == "end":
     os.kill(os.getpid(), signal.SIGTERM)
 engine = Engine.start(json.dumps(good))
