@@ -7,9 +7,11 @@ use bytes::Bytes;
 use h2::client::ResponseFuture;
 use labeler_core::proto;
 use prost::Message;
+use tokio::time::timeout_at;
 
 use crate::{
     connection::Handle,
+    http1,
     kinds::Kind,
     kserve::{self, InferResponse},
     plan::Rpc,
@@ -24,6 +26,8 @@ pub enum Asked {
     Label(Key, i16),
     /// The same of a server that speaks the open inference protocol.
     Infer(Key, i16),
+    /// The same of a server that answers JSON over HTTP/1.1.
+    Predict(Key, i16),
     /// Rows from this one on, by the plan's rule, and their truths; none where nothing is judged.
     Batch(u64, Vec<i16>),
     /// Labels read back.
@@ -53,12 +57,27 @@ pub fn send(shared: &Arc<Shared>, robot: u32, call: Call, message: Bytes, asked:
         let mut call = call;
         let deadline = shared.deadline(&call);
         let receive = receive(&shared, &mut call, handle, reply);
-        match tokio::time::timeout_at(deadline, receive).await {
-            Ok(Ok(message)) => settle(&shared, &call, asked, message),
-            Ok(Err(kind)) => shared.tally.failed(&call, kind),
-            Err(_) => shared.tally.failed(&call, Kind::Timeout),
-        }
-        shared.settled();
+        let reply = timeout_at(deadline, receive).await.unwrap_or(Err(Kind::Timeout));
+        conclude(&shared, &call, asked, reply);
+    });
+    true
+}
+
+/// The same over HTTP/1.1, on whichever connection is free, as soon as one is.
+pub fn send_http(shared: &Arc<Shared>, call: Call, body: Bytes, asked: Asked) -> bool {
+    shared.tally.sent(&call);
+    let shared = shared.clone();
+    tokio::spawn(async move {
+        let mut call = call;
+        let deadline = shared.deadline(&call);
+        let exchange = async {
+            let taken = shared.pool.take().await?;
+            // It may have waited for its connection: it is sent only now.
+            call.sent_ns = shared.clock().now_ns();
+            taken.call(shared.head(), body).await
+        };
+        let reply = timeout_at(deadline, exchange).await.unwrap_or(Err(Kind::Timeout));
+        conclude(&shared, &call, asked, reply);
     });
     true
 }
@@ -121,6 +140,14 @@ pub fn unframed(status: http::StatusCode) -> u32 {
     }
 }
 
+fn conclude(shared: &Shared, call: &Call, asked: Asked, reply: Result<Bytes, Kind>) {
+    match reply {
+        Ok(message) => settle(shared, call, asked, message),
+        Err(kind) => shared.tally.failed(call, kind),
+    }
+    shared.settled();
+}
+
 fn settle(shared: &Shared, call: &Call, asked: Asked, message: Bytes) {
     let now_ns = shared.clock().now_ns();
     match asked {
@@ -132,6 +159,9 @@ fn settle(shared: &Shared, call: &Call, asked: Asked, message: Bytes) {
             let reply = InferResponse::decode(message).ok();
             let reply = reply.and_then(|reply| kserve::label(reply, &shared.plan.labels));
             labelled(shared, call, (key, truth), now_ns, reply);
+        }
+        Asked::Predict(key, truth) => {
+            labelled(shared, call, (key, truth), now_ns, http1::label(&message));
         }
         Asked::Batch(first, truths) => match proto::LabelBatchResponse::decode(message) {
             Ok(reply) if reply.results.len() == call.rows as usize => {

@@ -29,8 +29,8 @@ const WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// Connections that are being made at once: fewer than the shortest usual backlog of a listener.
 const ATTEMPTS_AT_ONCE: usize = 100;
-/// From the first packet to the answer of the server's HTTP/2.
-const ATTEMPT_MAX: Duration = Duration::from_secs(5);
+/// From the first packet to the answer of the server's HTTP/2; of HTTP/1.1, to the connection.
+pub const ATTEMPT_MAX: Duration = Duration::from_secs(5);
 const BACKOFF_FIRST: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 

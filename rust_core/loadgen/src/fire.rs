@@ -11,6 +11,7 @@ use tokio::{
 use crate::{
     calls::{self, Asked},
     flag::raised,
+    http1,
     kinds::Kind,
     pace::{Clock, Pacer},
     plan::{Rows, Rpc},
@@ -157,18 +158,23 @@ impl Fire {
                     return Fired::Over;
                 }
                 let truth = self.row.truth;
-                if rpc == Rpc::KserveInfer {
-                    (self.requests.infer(key, &self.row), Asked::Infer(key, truth))
-                } else {
-                    (self.requests.label(key, &self.row), Asked::Label(key, truth))
+                match rpc {
+                    Rpc::KserveInfer => {
+                        (self.requests.infer(key, &self.row), Asked::Infer(key, truth))
+                    }
+                    Rpc::HttpPredict => {
+                        let body = http1::body(&self.row.values, self.shared.plan.payload);
+                        (body, Asked::Predict(key, truth))
+                    }
+                    _ => (self.requests.label(key, &self.row), Asked::Label(key, truth)),
                 }
             }
         };
         call.sent_ns = clock.now_ns();
-        let sent = if rpc == Rpc::LabelStream {
-            streams::send(&self.shared, call, key, self.row.truth, message)
-        } else {
-            calls::send(&self.shared, key.robot, call, message, asked)
+        let sent = match rpc {
+            Rpc::LabelStream => streams::send(&self.shared, call, key, self.row.truth, message),
+            Rpc::HttpPredict => calls::send_http(&self.shared, call, message, asked),
+            _ => calls::send(&self.shared, key.robot, call, message, asked),
         };
         if sent { Fired::Sent } else { Fired::Failed }
     }

@@ -14,6 +14,7 @@ mod connection;
 mod error;
 mod fire;
 mod flag;
+mod http1;
 mod kinds;
 mod kserve;
 mod pace;

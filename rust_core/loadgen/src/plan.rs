@@ -1,7 +1,7 @@
 //! The plan of a run: one JSON object, every bad value named. It reads no clock and no environment,
 //! and nothing after it takes a second opinion.
 
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{
@@ -35,6 +35,8 @@ pub enum Rpc {
     LabelBatch,
     /// One row by the open inference protocol, to a server that is not labeler.
     KserveInfer,
+    /// One row over HTTP/1.1, as JSON or raw, to a server that is not labeler.
+    HttpPredict,
     GetLabel,
     ListLabels,
 }
@@ -65,7 +67,7 @@ pub enum Priority {
 }
 
 /// How the values travel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
 pub enum Payload {
@@ -223,6 +225,7 @@ impl Plan {
         within("lag_limit_ms", self.lag_limit_ms, 0.001, 1e6)?;
         self.shape.check(self.duration_s)?;
         self.check_names()?;
+        self.check_http()?;
         self.check_reads()
     }
 
@@ -247,6 +250,32 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// What a body of one row has no place for, and what HTTP/1.1 cannot do.
+    fn check_http(&self) -> Result<()> {
+        if self.rpc != Rpc::HttpPredict {
+            return Ok(());
+        }
+        if matches!(self.payload, Payload::Double | Payload::RawFloat64) {
+            let got = serde_json::json!(self.payload);
+            let expected = "\"float\" (JSON) or \"raw_float32\" with http_predict";
+            return Err(Error::invalid("payload", got, expected));
+        }
+        let models = self.models.first().map_or("", String::as_str);
+        let named = [("model", &*self.model), ("models", models), ("version", &*self.version)];
+        if let Some((field, name)) = named.into_iter().find(|(_, name)| !name.is_empty()) {
+            let expected = "nothing: with http_predict the server alone says which model it is";
+            return Err(Error::invalid(field, shown(name), expected));
+        }
+        match self.shape {
+            Shape::Saturate { in_flight } if in_flight > self.connections => {
+                let expected =
+                    format!("at most {}: of each connection, one call", self.connections);
+                Err(Error::invalid("schedule.in_flight", in_flight, expected))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_reads(&self) -> Result<()> {
@@ -394,6 +423,14 @@ mod tests {
             (json!({"payload": "text"}), "payload"),
             (json!({"rows": "fed", "rpc": "list_labels"}), "rows"),
             (json!({"rpc": "get_label"}), "first_sequence"),
+            (json!({"rpc": "http_predict", "payload": "double"}), "payload"),
+            (json!({"rpc": "http_predict", "model": "m"}), "model"),
+            (json!({"rpc": "http_predict", "models": ["m"]}), "models"),
+            (json!({"rpc": "http_predict", "version": "1"}), "version"),
+            (
+                json!({"rpc": "http_predict", "schedule": {"shape": "saturate", "in_flight": 11}}),
+                "schedule.in_flight",
+            ),
             (json!({"labels": ["a", ""]}), "labels[1]"),
             (json!({"models": ["a", ""]}), "models[1]"),
             (json!({"models": ["a"], "model": "a"}), "model"),

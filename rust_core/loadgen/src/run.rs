@@ -17,6 +17,7 @@ use crate::{
     connection::{Dial, Links},
     error::{Error, Result},
     fire::Fire,
+    http1::Pool,
     pace::{Clock, Pacer},
     plan::{Plan, Rows, Rpc},
     rows::Feed,
@@ -43,6 +44,8 @@ pub struct Shared {
     pub plan: Plan,
     /// The connections.
     pub links: Arc<Links>,
+    /// Those over HTTP/1.1, where the plan's rpc is one; then there are no others.
+    pub pool: Pool,
     /// The robots' streams; none where the plan's rpc is another.
     pub streams: Streams,
     /// All counts.
@@ -68,8 +71,11 @@ impl Shared {
             plan.first_sequence = fresh_sequence();
         }
         let streams = if plan.rpc == Rpc::LabelStream { plan.robots } else { 0 };
+        let all = plan.connections;
+        let (links, pool) = if plan.rpc == Rpc::HttpPredict { (0, all) } else { (all, 0) };
         Ok(Arc::new(Self {
-            links: Links::new(plan.connections as usize),
+            links: Links::new(links as usize),
+            pool: Pool::new(&plan, pool),
             streams: Streams::new(streams),
             tally: Tally::new(&plan)?,
             threads: Threads::default(),
@@ -157,6 +163,7 @@ pub async fn connect<D: Dial>(
     };
     shared.links.start(dial, closing);
     shared.links.all_up(deadline).await.map_err(not_ready)?;
+    shared.pool.connect(deadline).await.map_err(not_ready)?;
     if shared.plan.rpc != Rpc::LabelStream {
         return Ok(());
     }

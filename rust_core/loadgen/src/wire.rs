@@ -11,7 +11,7 @@ use prost::Message;
 
 use crate::{
     error::{Error, Result},
-    kserve,
+    http1, kserve,
     plan::{Durability, Payload, Plan, Priority, Rpc},
     rows::Row,
 };
@@ -175,6 +175,7 @@ pub fn head(plan: &Plan) -> Result<Request<()>> {
         Rpc::LabelStream => "/labeler.v1.LabelService/LabelStream",
         Rpc::LabelBatch => "/labeler.v1.LabelService/LabelBatch",
         Rpc::KserveInfer => kserve::PATH,
+        Rpc::HttpPredict => return http1::head(plan),
         Rpc::GetLabel => "/labeler.v1.LabelService/GetLabel",
         Rpc::ListLabels => "/labeler.v1.LabelService/ListLabels",
     };
