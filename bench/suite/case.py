@@ -117,7 +117,7 @@ Schedule = Annotated[
 class Load(_Table):
     """What a side is sent; the sender's plan, without what only a run knows."""
 
-    rpc: Literal["label", "label_stream", "label_batch", "kserve_infer"]
+    rpc: Literal["label", "label_stream", "label_batch", "kserve_infer", "http_predict"]
     schedule: Schedule
     batch_rows: Annotated[int, Field(ge=1, le=1000)] = 1000
     robots: Annotated[int, Field(ge=1, le=1_000_000)]
@@ -409,7 +409,21 @@ def _wrong_load(name: str, load: Load) -> list[str]:
     if load.connections > load.robots:
         expected = f"at most `robots` ({load.robots})"
         return [f"sides.{name}: load.connections = {load.connections}: expected {expected}"]
-    return []
+    return _wrong_http(f"sides.{name}.load", load) if load.rpc == "http_predict" else []
+
+
+def _wrong_http(where: str, load: Load) -> list[str]:
+    """What a body of one row has no place for, and what HTTP/1.1 cannot do."""
+    problems = [
+        f"{where}.{key}: http_predict has no place for it"
+        for key in ("model", "models", "version", "priority")
+        if getattr(load, key)
+    ]
+    in_flight = load.schedule.in_flight if isinstance(load.schedule, Saturate) else 0
+    if in_flight > load.connections:
+        expected = f"at most `connections` ({load.connections}): of each, one call"
+        problems.append(f"{where}.schedule.in_flight = {in_flight}: expected {expected}")
+    return problems
 
 
 def _wrong_models(name: str, load: Load, copies: int) -> list[str]:
@@ -450,6 +464,9 @@ def _wrong_peer(name: str, side: Side) -> list[str]:
         return [f"{where}.server: {error}"]
     if side.load.rpc != peer.rpc:
         return [f'{where}.load.rpc = "{side.load.rpc}": {peer.name} answers "{peer.rpc}"']
+    if side.load.payload != peer.payload:
+        found = f'{where}.load.payload = "{side.load.payload}"'
+        return [f'{found}: {peer.name} takes "{peer.payload}"']
     return []
 
 

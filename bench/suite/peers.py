@@ -29,6 +29,7 @@ __all__ = [
     "PeerError",
     "end",
     "freeze",
+    "left_out",
     "peer_names",
     "read_peer",
     "session",
@@ -45,6 +46,7 @@ _ENVIRONMENTS = ROOT / "target" / "peers"
 MODEL = ROOT / "python" / "labeler" / "models" / "packaged" / "kiva-floor" / "1"
 LICENCES = ("Apache-2.0", "BSD-3-Clause", "ISC", "MIT")
 _KEYS = {"about", "licence", "rpc"}
+_MAY_SAY = {"payload"}
 _STAMP = "requirements.sha256"
 _WHY_NOT = "could-not-be-installed"
 _INSTALL_S = 900.0
@@ -58,12 +60,13 @@ class PeerError(Exception):
 
 @dataclass(frozen=True)
 class Peer:
-    """A peer as its folder has it. `rpc`: the one call of the sender that it answers."""
+    """A peer as its folder has it. `rpc` and `payload`: the one call of the sender it answers."""
 
     name: str
     about: str
     licence: str
     rpc: str
+    payload: str = "float"
 
     @property
     def folder(self) -> Path:
@@ -100,7 +103,7 @@ def read_peer(name: str) -> Peer:
     if name not in peer_names():
         raise PeerError(f"no peer {name!r}; there are: {', '.join(peer_names())}")
     said = tomllib.loads((PEERS / name / "peer.toml").read_text(encoding="utf-8"))
-    if set(said) != _KEYS:
+    if set(said) - _MAY_SAY != _KEYS:
         raise PeerError(f"{name}/peer.toml: expected the keys {', '.join(sorted(_KEYS))}")
     if said["licence"] not in LICENCES:
         raise PeerError(f"{name}/peer.toml: licence {said['licence']!r} is none of {LICENCES}")
@@ -152,15 +155,27 @@ def thaw(leader: int) -> None:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ends all of its processes: first as asked, then whatever is left of its session."""
+    """Ends all of its processes: first as asked, then whatever is left of its session.
+
+    Returns when none is left, or ten seconds after the last of them was killed.
+    """
     process.terminate()
     thaw(process.pid)
     deadline = time.monotonic() + _STOP_S
     while process.poll() is None and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-    _signal(session(process.pid)[1:], signal.SIGKILL)
     process.kill()
     process.wait()
+    deadline = time.monotonic() + _STOP_S
+    # More than once: one may have been begotten while the others were looked for.
+    while (left := session(process.pid)[1:]) and time.monotonic() < deadline:
+        _signal(left, signal.SIGKILL)
+        time.sleep(_POLL_S)
+
+
+def left_out() -> dict[str, str]:
+    """Servers that one would look for here and that have no folder, and why."""
+    return tomllib.loads((PEERS / "left-out.toml").read_text(encoding="utf-8"))
 
 
 def main() -> int:
@@ -171,6 +186,8 @@ def main() -> int:
             print(f"{name}: ready", flush=True)
         except PeerError as error:
             print(f"{name}: could not be installed: {error}", flush=True)
+    for name, why in left_out().items():
+        print(f"{name}: left out: {why}", flush=True)
     return 0
 
 

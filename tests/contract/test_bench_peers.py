@@ -4,6 +4,8 @@ A peer that cannot be run leaves the result with its reason. The slow test insta
 loudly where its packages cannot be had.
 """
 
+import contextlib
+import json
 import re
 import subprocess
 import sys
@@ -66,6 +68,13 @@ def written(folder: Path, text: str = CASE) -> Case:
     return read_case("planted", folder)
 
 
+def over_http(peer: str, **changes: object) -> str:
+    """A peer's name, and its load over HTTP."""
+    load = {"rpc": "http_predict", "connections": 64} | changes
+    told = ", ".join(f"{key} = {json.dumps(value)}" for key, value in load.items())
+    return f'"peer:{peer}"\nload = {{ {told} }}'
+
+
 # --- the folders
 
 
@@ -100,6 +109,18 @@ def test_every_peer_is_measured_by_a_case() -> None:
     assert {peers.PEER + name for name in peers.peer_names()} <= {side.server for side in sides}
 
 
+def test_what_is_left_out_is_said_with_its_reason_and_has_no_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    absent = peers.left_out()
+    assert absent.keys().isdisjoint(peers.peer_names())
+    monkeypatch.setattr(peers, "peer_names", list)
+    assert peers.main() == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{name}: left out: {why}" for name, why in absent.items()
+    ]
+
+
 def test_a_licence_that_is_not_permissive_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +142,10 @@ def test_a_licence_that_is_not_permissive_is_refused(
         ('server = "echo"', 'server = "echo"\narguments = ["x"]', "echo.arguments: known of a pee"),
         ('"peer:grpc-aio"', '"peer:grpc-aio"\nswaps = true', "far.swaps: known of a labeler only"),
         ('"peer:grpc-aio"', '"peer:grpc-aio"\nload = { rpc = "label_batch" }', "answers"),
+        ('"peer:grpc-aio"', '"peer:grpc-aio"\nload = { payload = "double" }', 'takes "float"'),
+        ('"peer:grpc-aio"', over_http("mosec"), 'payload = "float": mosec takes "raw_float32"'),
+        ('"peer:grpc-aio"', over_http("litserve", model="m"), "model: http_predict has no place"),
+        ('"peer:grpc-aio"', over_http("litserve", connections=63), "at most `connections` (63)"),
         ("far.errors_total ==", "far.backlog_rows ==", "known of a labeler only, and 'far' is pee"),
     ],
 )
@@ -226,6 +251,29 @@ def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+def begotten(ancestor: int) -> set[int]:
+    """All processes that come from this one, whatever sessions they have made of themselves."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    found: set[int] = set()
+    more = {ancestor}
+    while more:
+        more = {pid for pid, parent in parents.items() if parent in more} - found
+        found |= more
+    return found
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Those that still run; what waits for its parent to look at it does not."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found |= {pid} if state(pid) != "Z" else set()
+    return found
+
+
 def test_a_peer_rests_between_runs_and_ends_with_all_of_its_processes() -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", WITH_A_WORKER + GOES_ON], start_new_session=True
@@ -240,7 +288,7 @@ def test_a_peer_rests_between_runs_and_ends_with_all_of_its_processes() -> None:
         peers.freeze(process.pid)
     finally:
         peers.end(process)
-    eventually(lambda: peers.session(process.pid)[1:] == [])
+    assert peers.session(process.pid)[1:] == []
     assert process.returncode is not None
 
 
@@ -289,9 +337,19 @@ def test_a_peer_that_is_set_up_answers_with_labeler_s_labels(
         truths = np.array([row.index for row in labelled if isinstance(row, Label)], "<i2")
     with running(Spec(peers.PEER + name, 2), tmp_path / "peer") as server:
         server.begin()
-        plan = {"rpc": peers.read_peer(name).rpc, "model": "kiva-floor", "rows": "fed"}
-        made = sender(server.address, **plan, labels=list(LABELS))
+        made = sender(server.address, **plan_for(name), labels=list(LABELS))
         made.feed(rows.tobytes(), truths.tobytes(), b"")
         made.end_feed()
         result = run(made)
+        processes = begotten(server.pid)
+        counted = {*server.workers()}
     assert (result["answered"], result["judged"], result["accuracy"]) == (200, 200, 1.0)
+    assert processes <= counted, "the CPU of some is nobody's"
+    assert alive(processes) == set()
+
+
+def plan_for(name: str) -> dict[str, Any]:
+    """What a peer is sent, which has one model."""
+    peer = peers.read_peer(name)
+    plan = {"rpc": peer.rpc, "payload": peer.payload, "rows": "fed"}
+    return plan if peer.rpc == "http_predict" else plan | {"model": "kiva-floor"}
