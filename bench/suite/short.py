@@ -31,7 +31,7 @@ def latest(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "date": first["date"],
         "commit": first["commit"],
         "machine": first["machine"],
-        "pairs": first["pairs"],
+        "pairs": _pairs(documents),
         "seconds": first["seconds"],
         "measurement": False,
         "cases": {document["case"]: document for document in documents},
@@ -40,9 +40,13 @@ def latest(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def summary(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """The page: a block a case, a line a side."""
+    pairs = _pairs(documents)
     for document in documents:
         yield ""
         yield f"{document['case']}: {document['about']}"
+        if document["pairs"] < pairs:
+            valid = f"{document['pairs']} of {pairs} pairs are valid"
+            yield f"  {valid}: the sender was late in the others"
         latency = ("-", "-", "-") if _closed(document) else ("p50 ms", "p99", "p99.9")
         yield _row("", "labels/s", "CPU µs", "of the first", *latency)
         for side, figures in document["sides"].items():
@@ -52,8 +56,13 @@ def summary(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     first = documents[0]
     yield ""
     where = f"{first['date']}, {first['commit']}, {first['machine']}, the sender beside it"
-    yield f"{where}: a quick look of {first['pairs']} pairs of {first['seconds']:g} s"
+    yield f"{where}: a quick look of {pairs} pairs of {first['seconds']:g} s"
     yield "make bench CASE=NAME measures one, make bench-all all; make bench-list names them"
+
+
+def _pairs(documents: Sequence[Mapping[str, Any]]) -> int:
+    """How many were run of each case; those of a late sender are not in its own number."""
+    return max(int(document["pairs"]) for document in documents)
 
 
 def _closed(document: Mapping[str, Any]) -> bool:

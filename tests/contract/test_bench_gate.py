@@ -249,7 +249,7 @@ PLANTS = {
     "a tenth more to do in decode": Plant(
         "transport/codec.rs",
         '            faults::point("decode");',
-        "(0..60_u32).for_each(|n| { std::hint::black_box(n); });",
+        "(0..250_u32).for_each(|n| { std::hint::black_box(n); });",
         ("instructions/decode/floats", "instructions/decode/raw_float64"),
     ),
     "one more allocation a label": Plant(

@@ -70,6 +70,16 @@ def test_a_side_without_a_valid_run_has_no_figures_in_the_summary() -> None:
     assert "labeler                     NOT VALID" in "\n".join(short.summary(documents("late")))
 
 
+def test_a_case_with_fewer_valid_pairs_says_so_and_the_whole_names_what_was_run() -> None:
+    found = documents()
+    found[0]["pairs"] = 1
+    text = "\n".join(short.summary(found))
+    assert text.count("of 2 pairs are valid") == 1
+    assert "1 of 2 pairs are valid" in text.split(short.CASES[1])[0]
+    assert "a quick look of 2 pairs of 3 s" in text
+    assert short.latest(found)["pairs"] == 2
+
+
 def test_a_broken_guard_stands_in_the_summary() -> None:
     found = documents()
     found[0]["guards"][0] |= {"holds": False, "value": 3.0}
