@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,27 @@ def test_every_model_of_a_cell_is_asked_as_often(several: Service) -> None:
     with labeler.Client(several.address) as client:
         models = {next(client.list(f"probe-{robot}")).model for robot in range(3)}
     assert models == {"alpha", "beta", "gamma"}
+
+
+def test_a_level_that_was_not_reached_is_told(
+    start_service: StartService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "nobody-asks")
+    # Nobody listens there: an outage from the start.
+    out = start_service(
+        writer__store="dynamodb",
+        dynamodb__table="labels",
+        dynamodb__region="eu-west-1",
+        dynamodb__endpoint_url="http://127.0.0.1:1",
+    )
+    # A call waits for its level until its deadline, two seconds.
+    wanted = ("--calls", "4", "--for", "3s", "--warm-up", "100ms", "--durability", "STORED")
+    [cell] = asked("matrix", *where(out), *wanted)["cells"]
+    assert cell["durabilities"] == {"JOURNALED": cell["labels"]}
+    assert cell["errors"] == {}
+    shown = run_labeler("matrix", *where(out), *wanted).stdout
+    assert re.search(r"^durability   \d+ JOURNALED$", shown, re.MULTILINE)
 
 
 def test_a_cell_above_the_limit_is_marked(service: Service) -> None:

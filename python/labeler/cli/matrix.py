@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -163,15 +164,21 @@ def _show(found: Sequence[Cell], red_ms: float, notes: Sequence[str]) -> None:
         console.print(f"!            above {limit}")
     else:
         console.print(f"every cell   at most {limit}")
+    console.print(
+        f"durability   {_counts(sum((Counter(c.durabilities) for c in found), Counter()))}"
+    )
     for cell in found:
         place = f"{cell.models} models, {cell.calls} calls"
         if cell.errors:
-            errors = ", ".join(f"{count:,} {kind}" for kind, count in cell.errors.items())
-            console.print(f"[bold red]errors[/]       {place}: {escape(errors)}")
+            console.print(f"[bold red]errors[/]       {place}: {escape(_counts(cell.errors))}")
         for reason in cell.invalid_because:
             console.print(f"[bold red]INVALID[/]      {place}: {escape(reason)}")
     for note in notes:
         console.print(f"note         {escape(note)}")
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "none"
 
 
 def _is_red(cell: Cell, red_ms: float) -> bool:

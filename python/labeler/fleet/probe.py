@@ -60,7 +60,9 @@ class Grid:
 class Cell:
     """One run of a matrix, a closed loop: `calls` were on their way at every moment.
 
-    `stages` are those of the run, empty where the admin port was not asked.
+    `durabilities` has the labels by the level that they had reached when their reply left: a wait
+    for a level ends with the deadline, so it may be less than was asked. `stages` are those of the
+    run, empty where the admin port was not asked.
     """
 
     models: int
@@ -71,6 +73,7 @@ class Cell:
     errors: Mapping[str, int]
     valid: bool
     invalid_because: Sequence[str]
+    durabilities: Mapping[str, int] = field(default_factory=dict)
     stages: Sequence[Mapping[str, Any]] = field(default=())
 
     @property
@@ -182,5 +185,6 @@ def _cell(models: int, calls: int, result: Mapping[str, Any], stages: list[dict[
         errors={kind: count for kind, count in result["errors"].items() if count},
         valid=result["valid"],
         invalid_because=result["invalid_because"],
+        durabilities={level: count for level, count in result["durabilities"].items() if count},
         stages=stages,
     )
