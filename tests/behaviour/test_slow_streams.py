@@ -76,14 +76,15 @@ def one_by_one(service: Service, peer: Robot, stream: int, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "half_closed"),
-    [(400, False), (10, False), (100, True)],
+    ("sent", "half_closed", "unread_ms"),
+    # Of a few the last must be journaled before the first is unread for so long.
+    [(400, False, 400), (10, False, 3_000), (100, True, 400)],
     ids=["more than fit", "a few", "more than fit, and says that it is done"],
 )
 def test_a_stream_that_reads_nothing_is_ended_with_resource_exhausted(
-    start_service: StartService, sent: int, half_closed: bool
+    start_service: StartService, sent: int, half_closed: bool, unread_ms: int
 ) -> None:
-    service = start_service(transport__stream_unread_ms_max=400)
+    service = start_service(transport__stream_unread_ms_max=unread_ms)
     peer, other = Robot(service.address, window=REPLY_BYTES), Robot(service.address)
     stream, beside = peer.open(), other.open()
     if sent > 64:
