@@ -63,6 +63,9 @@ _log = logging.getLogger(__name__)
 _CLOSE_MS = 5000
 _STOP_S = 2.0
 """For the steps after the writer's drain; of a short budget a quarter."""
+_COLLECT_AFTER = 20_000
+"""New objects until Python looks for cycles among them. Labels on their way to the store are a few
+objects each and in no cycle: at Python's own 700 it looked at all of them, again and again."""
 _ENSURE_S = 60.0
 """For a store to be opened: a database that another process holds, a table that is asked for."""
 
@@ -89,6 +92,7 @@ def serve(plan: ServicePlan) -> int:
         # above all, stops the event loop for 0.1 s and more.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(_COLLECT_AFTER)
         _announce(plan, parts)
         parts.adoptions.start()
         state = "serving"

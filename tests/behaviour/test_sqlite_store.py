@@ -133,6 +133,24 @@ def test_what_was_written_is_there_after_a_kill(tmp_path: Path) -> None:
     store.close()
 
 
+def bytes_written() -> int:
+    """By this thread."""
+    with open("/proc/thread-self/io", encoding="ascii") as counts:
+        return next(int(line.split()[1]) for line in counts if line.startswith("wchar"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="bytes are counted by thread on Linux alone")
+def test_a_group_is_written_once_to_the_log_and_nowhere_else(store: SqliteStore) -> None:
+    numbers = range(1, 6001)
+    rows = [row(1 + n // 64, n, robot_id=f"robot-{n % 64:02}") for n in numbers]
+    store.write(rows[:5500])
+    with sqlite3.connect(store.path) as other:
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    before = bytes_written()
+    store.write(rows[5500:])
+    assert bytes_written() - before == os.path.getsize(f"{store.path}-wal") > 0
+
+
 def test_pages_cover_each_row_once_by_descending_sequence(store: SqliteStore) -> None:
     store.write([row(n, n) for n in range(1, 24)])
     store.write([row(n, n, robot_id="another") for n in range(1, 5)])

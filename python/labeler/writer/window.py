@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from labeler.stores.base import Outcome, Status, StoredRow
+from labeler.stores.base import STORED, Outcome, Status, StoredRow
 from labeler.writer.backoff import Backoff
 
 __all__ = ["Held", "Settlement", "Window"]
@@ -27,19 +27,20 @@ Rows = OrderedDict[tuple[str, int], "Held"]
 class Held:
     """A record, since when it is held, and the numbers of those of its key that it replaces."""
 
-    __slots__ = ("obsolete", "row", "since_s")
+    __slots__ = ("key", "obsolete", "row", "since_s")
 
     def __init__(self, row: StoredRow, since_s: float) -> None:
         """Replaces none yet."""
         self.row, self.since_s = row, since_s
-        self.obsolete: list[int] = []
+        self.key: Key = row[:2]  # `row.key` without a call, and made once a label
+        self.obsolete: tuple[int, ...] = ()
 
     def merged(self, other: Held) -> Held:
         """The one of both with the later number, replacing the other."""
         later, earlier = (
             (self, other) if self.row.journal_number > other.row.journal_number else (other, self)
         )
-        later.obsolete += [*earlier.obsolete, earlier.row.journal_number]
+        later.obsolete += (*earlier.obsolete, earlier.row.journal_number)
         later.since_s = min(later.since_s, earlier.since_s)
         return later
 
@@ -108,15 +109,15 @@ class Window:
     def add(self, rows: Iterable[StoredRow], now_s: float) -> None:
         """Records in the order of their numbers."""
         for row in rows:
-            key = row.key
             held = Held(row, now_s)
+            key = held.key
             self._held += 1
             if key in self._flying:
-                _put(self._blocked, key, held)
-            elif key in self._front:
-                _put(self._front, key, held)
-            elif row.robot_id not in self._robots or key in self._ready:
-                _put(self._ready, key, held)
+                _put(self._blocked, held)
+            elif self._front and key in self._front:
+                _put(self._front, held)
+            elif not self._robots or key[0] not in self._robots or key in self._ready:
+                _put(self._ready, held)
             else:
                 self._wait(held, now_s)
 
@@ -126,9 +127,10 @@ class Window:
         # Half at most: robots that wait by themselves must not crowd out those that can go on.
         taken += self._due_rows(min(rows_max - len(taken), max(1, rows_max // 2)), now_s)
         taken += self._pop(self._ready, rows_max - len(taken), now_s)
+        flying = len(self._flying) + len(taken)
         for held in taken:
-            assert held.row.key not in self._flying, "never two writes of one key"
-            self._flying[held.row.key] = held
+            self._flying[held.key] = held
+        assert len(self._flying) == flying, "never two writes of one key"
         return taken
 
     def is_due(self, rows: int, linger_s: float, now_s: float) -> bool:
@@ -157,22 +159,27 @@ class Window:
         """What has been written may be confirmed; what the store gave back waits for its robot."""
         settlement = Settlement()
         for held, outcome in results:
-            assert outcome.status is not Status.REFUSED, "a refused row ends as a dead letter"
-            if outcome.status is Status.UNPROCESSED:
+            if outcome is STORED or outcome.status is Status.STORED:
+                settlement.stored.append(held.row.journal_number)
+            elif outcome.status is Status.SUPERSEDED:
+                settlement.superseded.append(held.row.journal_number)
+            else:
+                assert outcome.status is Status.UNPROCESSED, "a refused row ends as a dead letter"
                 settlement.unprocessed += 1
                 self.postpone(held, now_s)
                 continue
-            stored = outcome.status is Status.STORED
-            (settlement.stored if stored else settlement.superseded).append(held.row.journal_number)
             settlement.superseded += held.obsolete
             self.forget(held, now_s)
         return settlement
 
     def forget(self, held: Held, now_s: float) -> None:
         """It has ended, with those it replaces."""
-        name, key = held.row.robot_id, held.row.key
+        key = held.key
         del self._flying[key]
         self._held -= 1 + len(held.obsolete)
+        if not self._blocked and not self._robots:
+            return
+        name = key[0]
         blocked = self._blocked.pop(key, None)
         robot = self._robots.get(name)
         if robot is None:
@@ -194,7 +201,7 @@ class Window:
 
     def postpone(self, held: Held, now_s: float) -> None:
         """It was not taken: its robot waits, longer each time, with all that comes for it."""
-        name = held.row.robot_id
+        name = held.key[0]
         robot = self._robots.get(name)
         if robot is None:
             flying = sum(key[0] == name for key in self._flying)
@@ -209,10 +216,10 @@ class Window:
         """A write that ended without a word on these: they go first in the next one."""
         front = len(self._front)
         for held in batch:
-            robot = self._robots.get(held.row.robot_id)
+            robot = self._robots.get(held.key[0])
             back = self._landed(held)
             if robot is None:
-                _put(self._front, back.row.key, back)
+                _put(self._front, back)
             else:
                 robot.flying -= 1
                 self._wait(back, now_s)
@@ -229,16 +236,16 @@ class Window:
 
     def _landed(self, held: Held) -> Held:
         """The record of its key to go on with, now that it is in no write."""
-        key = held.row.key
+        key = held.key
         del self._flying[key]
         blocked = self._blocked.pop(key, None)
         return held.merged(blocked) if blocked else held
 
     def _wait(self, held: Held, now_s: float) -> None:
         """With the others of its robot, which is waiting."""
-        name, key = held.row.robot_id, held.row.key
+        name = held.key[0]
         robot = self._robots[name]
-        _put(robot.rows, key, held)
+        _put(robot.rows, held)
         if not robot.flying:
             self._arm(name, robot, max(robot.due_s, now_s))
 
@@ -246,9 +253,8 @@ class Window:
         """Takes the first `most` out; those of a robot that waits go to the others of it."""
         taken: list[Held] = []
         while where and len(taken) < most:
-            key = next(iter(where))
-            held = where.pop(key)
-            if key[0] in self._robots:
+            key, held = where.popitem(last=False)
+            if self._robots and key[0] in self._robots:
                 self._wait(held, now_s)
             else:
                 taken.append(held)
@@ -275,6 +281,7 @@ class Window:
         robot.due_s = robot.armed_s = due_s
 
 
-def _put(where: dict[Key, Held] | Rows, key: Key, held: Held) -> None:
-    before = where.get(key)
-    where[key] = before.merged(held) if before else held
+def _put(where: dict[Key, Held] | Rows, held: Held) -> None:
+    before = where.setdefault(held.key, held)
+    if before is not held:
+        where[held.key] = before.merged(held)

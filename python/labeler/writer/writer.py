@@ -22,6 +22,7 @@ from labeler.errors import ForkedError, StoppedError
 from labeler.loop import LoopThread, step_back
 from labeler.plan import WriterLimits
 from labeler.stores.base import (
+    STORED,
     Outcome,
     Status,
     Store,
@@ -356,11 +357,15 @@ class Writer:
 
     async def _settle(self, batch: Sequence[Held], results: Results) -> None:
         """Confirms what is durable, buries what is refused; the rest goes back."""
-        refused = [pair for pair in results if pair[1].status is Status.REFUSED]
-        good = [pair for pair in results if pair[1].status is not Status.REFUSED]
+        other = [pair for pair in results if pair[1] is not STORED]
+        refused = [pair for pair in other if pair[1].status is Status.REFUSED]
+        good = results
+        if refused:
+            good = [pair for pair in results if pair[1].status is not Status.REFUSED]
         now = time.monotonic()
-        told = {id(held) for held, _ in results}
-        self._window.give_back([held for held in batch if id(held) not in told], now)
+        if len(results) < len(batch):
+            told = {id(held) for held, _ in results}
+            self._window.give_back([held for held in batch if id(held) not in told], now)
         settled = self._window.settle(good, now)
         self._stats.add(
             rows_total=len(settled.stored),
@@ -446,8 +451,9 @@ class Writer:
         """The store answered for each row; where it gives back too many, all must slow down."""
         now = time.monotonic()
         self._stats.add(batches_total=1, write_us_sum=_age_us(began_s, now))
-        back = {held.row.robot_id for held, out in results if out.status is Status.UNPROCESSED}
-        taken = {held.row.robot_id for held, _ in results} - back
+        other = [pair for pair in results if pair[1] is not STORED]
+        back = {held.key[0] for held, out in other if out.status is Status.UNPROCESSED}
+        taken = {held.key[0] for held, _ in results} - back
         if self._spread.is_wide(taken, back):
             told = StoreUnavailableError(_GIVEN_BACK, kind="throttled_table")
             (self._trouble.count if taken else self._trouble.met)(told)
