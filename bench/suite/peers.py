@@ -13,9 +13,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +31,6 @@ __all__ = [
     "PeerError",
     "end",
     "freeze",
-    "left_out",
     "peer_names",
     "read_peer",
     "session",
@@ -132,10 +133,17 @@ def set_up(peer: Peer) -> None:
     stamp.write_text(_sha256(peer))
 
 
-def surroundings(store_url: str) -> dict[str, str]:
-    """What a peer's process has in its environment beside the caller's own."""
+@contextmanager
+def surroundings(store_url: str) -> Iterator[dict[str, str]]:
+    """What a peer's process has in its environment beside the caller's own.
+
+    Its temporary folder is its own, and goes with it: one that is killed leaves sockets there. The
+    folder's name is short, as those of sockets have to be.
+    """
     path = os.pathsep.join([str(ROOT / "python"), str(PEERS)])
-    return {"PYTHONPATH": path, "STORE_URL": store_url, "PYTHONDONTWRITEBYTECODE": "1"}
+    kept = {"PYTHONPATH": path, "STORE_URL": store_url, "PYTHONDONTWRITEBYTECODE": "1"}
+    with tempfile.TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as scratch:
+        yield kept | {"TMPDIR": scratch}
 
 
 def session(leader: int) -> list[int]:
@@ -173,11 +181,6 @@ def end(process: subprocess.Popen[bytes]) -> None:
         time.sleep(_POLL_S)
 
 
-def left_out() -> dict[str, str]:
-    """Servers that one would look for here and that have no folder, and why."""
-    return tomllib.loads((PEERS / "left-out.toml").read_text(encoding="utf-8"))
-
-
 def main() -> int:
     """Sets up all peers; 0 though some could not be: that is said."""
     for name in peer_names():
@@ -186,8 +189,6 @@ def main() -> int:
             print(f"{name}: ready", flush=True)
         except PeerError as error:
             print(f"{name}: could not be installed: {error}", flush=True)
-    for name, why in left_out().items():
-        print(f"{name}: left out: {why}", flush=True)
     return 0
 
 

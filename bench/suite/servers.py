@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from labeler.telemetry.reader import read_page
 __all__ = ["BINARIES", "Server", "ServerError", "Spec", "running"]
 
 BINARIES = Path(__file__).resolve().parent.parent.parent / "target" / "release"
-_READY_S = 60.0
+_READY_S = 120.0
 _SETTLED_S = 120.0
 _STOP_S = 60.0
 _POLL_S = 0.05
@@ -175,7 +175,7 @@ def running(spec: Spec, folder: Path, state: Path | None = None) -> Iterator[Ser
 
     A peer's processes are stopped where they are until a run begins, and again when it is over.
 
-    Errors: `ServerError` with what it said, when it ends or stays silent for a minute.
+    Errors: `ServerError` with what it said, when it ends or stays silent for two minutes.
     """
     folder.mkdir()
     if state:
@@ -195,31 +195,31 @@ def _process(spec: Spec, folder: Path, store: StoreBeside) -> Iterator[subproces
     if spec.burns:
         kept |= burns_on_demand(folder / _BURN)
     kept |= store.environment
-    if spec.peer:
-        kept |= peers.surroundings(store.url)
     if spec.tree:
         kept["PYTHONPATH"] = str(spec.tree / "python")
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            _command(spec, folder, store),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            env=kept,
-            start_new_session=bool(spec.peer),
-        )
-    try:
-        yield process
-    finally:
+    with ExitStack() as stack:
         if spec.peer:
-            peers.end(process)
-        else:
-            process.terminate()
-            try:
-                process.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            kept |= stack.enter_context(peers.surroundings(store.url))
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                _command(spec, folder, store),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=kept,
+                start_new_session=bool(spec.peer),
+            )
+        stack.callback(peers.end if spec.peer else _end, process)
+        yield process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _command(spec: Spec, folder: Path, store: StoreBeside) -> Sequence[str]:
