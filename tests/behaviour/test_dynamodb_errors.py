@@ -38,7 +38,7 @@ from tests.support.faults.kinds import (
 from tests.support.stores import OpenStore, aws_variables, dynamodb_settings, opened, row
 from tests.support.waiting import eventually
 
-FAST = {"connect_timeout_ms": 500, "read_timeout_ms": 500}
+FAST = {"connect_timeout_ms": 1_500, "read_timeout_ms": 1_500}
 
 
 @pytest.fixture(params=["ministack"])
