@@ -188,8 +188,9 @@ impl Serving {
             });
             let _left = Left(version.clone());
             let _ = sender.send(Ok(version.clone()));
-            let answered = |rows, answers| journaling.append(rows, answers);
-            infer::serve(session, &version.queue, &clock, answered)
+            infer::serve(session, &version.queue, &clock, |rows, answers| {
+                journaling.append(rows, answers);
+            })
         };
         let thread = self.parts.supervisor.spawn("inference", name, serve)?;
         match receiver.recv() {

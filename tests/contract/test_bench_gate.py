@@ -248,7 +248,7 @@ class Plant:
 PLANTS = {
     "a tenth more to do in decode": Plant(
         "transport/codec.rs",
-        '            faults::point("decode");',
+        '        faults::point("decode");',
         "(0..250_u32).for_each(|n| { std::hint::black_box(n); });",
         ("instructions/decode/floats", "instructions/decode/raw_float64"),
     ),

@@ -8,7 +8,7 @@
 
 use std::hint::black_box;
 
-use futures_util::FutureExt as _;
+use bytes::Bytes;
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use labeler_core::{
     journal::format::{GroupBuilder, Place},
@@ -28,9 +28,8 @@ use inputs::{Commit, Incoming, Outgoing, Waiting};
 #[bench::raw_float32(args = [inputs::raw(false)], setup = inputs::incoming)]
 #[bench::raw_float64(args = [inputs::raw(true)], setup = inputs::incoming)]
 fn decode(mut incoming: Incoming) -> (Request, Incoming) {
-    let received = incoming.message().now_or_never();
-    let Some(Ok(Some(Received { message: Ok(message), .. }))) = received else {
-        unreachable!("a whole message lies there")
+    let Received { message: Ok(message), .. } = incoming.message() else {
+        unreachable!("the message is a request")
     };
     let request = wire::request(message, Priority::Robot);
     (black_box(request).unwrap_or_else(|error| unreachable!("{error}")), incoming)
@@ -40,17 +39,18 @@ fn decode(mut incoming: Incoming) -> (Request, Incoming) {
 #[bench::unary(setup = inputs::unary)]
 #[bench::stream_message(setup = inputs::stream_message)]
 #[bench::batch_of_100(setup = inputs::rows)]
-fn encode(outgoing: Outgoing) -> Outgoing {
+fn encode(outgoing: Outgoing) -> Bytes {
     black_box(outgoing.encoded())
 }
 
 #[library_benchmark]
 #[bench::rows_1(args = [1], setup = inputs::waiting)]
 #[bench::rows_8(args = [8], setup = inputs::waiting)]
-fn batch(waiting: Waiting) -> (Option<Formed>, Queue) {
-    let Waiting { queue, entries } = waiting;
+fn batch(waiting: Waiting) -> (Formed, Queue) {
+    let Waiting { queue, entries, mut formed } = waiting;
     entries.into_iter().for_each(|entry: Entry| assert!(queue.push(entry).is_ok()));
-    (black_box(queue.next()), queue)
+    assert!(queue.next(&mut formed), "rows wait");
+    (black_box(formed), queue)
 }
 
 #[library_benchmark]

@@ -131,8 +131,7 @@ impl Waiting {
         }
     }
 
-    fn form(&mut self, now_us: u64, limits: &BatchLimits) -> Formed {
-        let mut formed = Formed::default();
+    fn form(&mut self, now_us: u64, limits: &BatchLimits, formed: &mut Formed) {
         expire(&mut self.robots, now_us, &mut formed.expired);
         expire(&mut self.bulk, now_us, &mut formed.expired);
         let finish_us = now_us + self.cost.run_us();
@@ -140,12 +139,11 @@ impl Waiting {
             take(&mut self.robots, finish_us, limits.batch_rows_max, &mut formed.rows);
         }
         // Robots' rows may all have been withdrawn since they queued.
-        if formed.rows.is_empty() && !self.bulk.is_empty() {
+        formed.bulk = formed.rows.is_empty() && !self.bulk.is_empty();
+        if formed.bulk {
             let rows_max = limits.batch_rows_max.min(self.cost.rows_within(limits.bulk_run_us_max));
             take(&mut self.bulk, finish_us, rows_max, &mut formed.rows);
-            formed.bulk = true;
         }
-        formed
     }
 }
 
@@ -283,21 +281,22 @@ impl Queue {
 }
 
 impl Batches for Queue {
-    fn next(&self) -> Option<Formed> {
+    fn next(&self, formed: &mut Formed) -> bool {
+        formed.clear();
         let mut waiting = self.waiting.lock();
         loop {
             if !(waiting.robots.is_empty() && waiting.bulk.is_empty()) {
                 faults::point("batch");
             }
-            let formed = waiting.form(self.clock.now_us(), &self.limits);
+            waiting.form(self.clock.now_us(), &self.limits, formed);
             if !formed.rows.is_empty() {
                 self.totals.lock().count(formed.rows.len(), formed.bulk);
             }
             if !formed.rows.is_empty() || !formed.expired.is_empty() {
-                return Some(formed);
+                return true;
             }
             if waiting.closed {
-                return None;
+                return false;
             }
             self.ready.wait(&mut waiting);
             self.linger(&mut waiting);
@@ -337,6 +336,12 @@ mod tests {
         rows.iter().map(|e| e.row.asked.key.sequence).collect()
     }
 
+    fn formed(waiting: &mut Waiting, now_us: u64) -> Formed {
+        let mut formed = Formed::default();
+        waiting.form(now_us, &LIMITS, &mut formed);
+        formed
+    }
+
     fn queue(entries: impl IntoIterator<Item = Entry>) -> Queue {
         let queue = Queue::new(LIMITS, Arc::default(), Clock::start());
         for entry in entries {
@@ -353,17 +358,17 @@ mod tests {
             entry(3, Priority::Robot, 500),
         ]);
         let mut waiting = queue.waiting.lock();
-        let first = waiting.form(0, &LIMITS);
+        let first = formed(&mut waiting, 0);
         assert_eq!((sequences(&first.rows), first.bulk), (vec![3, 2], false));
-        let second = waiting.form(0, &LIMITS);
+        let second = formed(&mut waiting, 0);
         assert_eq!((sequences(&second.rows), second.bulk), (vec![1], true));
     }
 
     #[test]
     fn a_row_past_its_deadline_leaves_uncomputed() {
         let queue = queue([entry(1, Priority::Robot, 10), entry(2, Priority::Robot, 11)]);
-        let formed = queue.waiting.lock().form(10, &LIMITS);
-        assert_eq!((sequences(&formed.expired), sequences(&formed.rows)), (vec![1], vec![2]));
+        let late = formed(&mut queue.waiting.lock(), 10);
+        assert_eq!((sequences(&late.expired), sequences(&late.rows)), (vec![1], vec![2]));
     }
 
     #[test]
@@ -372,8 +377,8 @@ mod tests {
         let queue = queue(deadlines.map(|(s, d)| entry(s, Priority::Robot, d)));
         let mut waiting = queue.waiting.lock();
         waiting.cost.observe(1, 200);
-        assert_eq!(sequences(&waiting.form(0, &LIMITS).rows), vec![2, 3, 4]);
-        assert_eq!(sequences(&waiting.form(0, &LIMITS).rows), vec![1]);
+        assert_eq!(sequences(&formed(&mut waiting, 0).rows), vec![2, 3, 4]);
+        assert_eq!(sequences(&formed(&mut waiting, 0).rows), vec![1]);
     }
 
     #[test]
@@ -381,16 +386,16 @@ mod tests {
         let queue = queue((1..=3).map(|s| entry(s, Priority::Bulk, 100_000)));
         let mut waiting = queue.waiting.lock();
         waiting.cost.observe(1, 600);
-        assert_eq!(waiting.form(0, &LIMITS).rows.len(), 1);
+        assert_eq!(formed(&mut waiting, 0).rows.len(), 1);
     }
 
     #[test]
     fn a_bulk_batch_whose_cost_nobody_knows_is_one_row() {
         let queue = queue((1..=3).map(|s| entry(s, Priority::Bulk, 100_000)));
         let mut waiting = queue.waiting.lock();
-        assert_eq!(waiting.form(0, &LIMITS).rows.len(), 1);
+        assert_eq!(formed(&mut waiting, 0).rows.len(), 1);
         waiting.cost.observe(1, 100);
-        assert_eq!(waiting.form(0, &LIMITS).rows.len(), 2);
+        assert_eq!(formed(&mut waiting, 0).rows.len(), 2);
     }
 
     #[test]
@@ -400,7 +405,7 @@ mod tests {
             queue.waiting.lock().robots.values().map(|entry| entry.row.clone()).collect();
         queue.remove_row(&rows[1]);
         queue.remove_row(&rows[1]);
-        assert_eq!(sequences(&queue.waiting.lock().form(0, &LIMITS).rows), vec![1, 3]);
+        assert_eq!(sequences(&formed(&mut queue.waiting.lock(), 0).rows), vec![1, 3]);
     }
 
     #[test]
@@ -412,7 +417,7 @@ mod tests {
         assert!(row.leave());
         queue.remove(Priority::Robot, place);
         assert_eq!(queue.waiting_rows().0, 0);
-        assert!(queue.waiting.lock().form(0, &LIMITS).rows.is_empty());
+        assert!(formed(&mut queue.waiting.lock(), 0).rows.is_empty());
     }
 
     #[test]
@@ -421,7 +426,7 @@ mod tests {
         let mut waiting = queue.waiting.lock();
         let row = waiting.robots.values().next().unwrap().row.clone();
         assert!(row.leave());
-        assert_eq!(sequences(&waiting.form(0, &LIMITS).rows), vec![2]);
+        assert_eq!(sequences(&formed(&mut waiting, 0).rows), vec![2]);
     }
 
     #[test]
@@ -442,8 +447,11 @@ mod tests {
         queue.close();
         let refusal = queue.push(entry(2, Priority::Robot, 100)).err().unwrap();
         assert_eq!(refusal.0, Error::Stopped);
-        assert_eq!(queue.next().unwrap().rows.len(), 1);
-        assert!(queue.next().is_none());
+        let mut formed = Formed::default();
+        assert!(queue.next(&mut formed));
+        assert_eq!(formed.rows.len(), 1);
+        assert!(!queue.next(&mut formed));
+        assert!(formed.rows.is_empty());
     }
 
     #[test]

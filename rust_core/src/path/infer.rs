@@ -5,8 +5,8 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
     sync::atomic::Ordering,
+    vec::Drain,
 };
 
 use crate::{
@@ -21,27 +21,28 @@ use crate::{
 
 use super::{Batches, Entry, Formed};
 
-/// Serves `batches` with `session` until they are closed and empty. `answered` gets each batch's
-/// rows with their answers; it makes them durable and tells the callers.
+/// Serves `batches` with `session` until they are closed and empty. `answered` takes each batch's
+/// rows out, with their answers; it makes them durable and tells the callers.
 pub fn serve(
     mut session: Session,
     batches: &impl Batches,
     clock: &Clock,
-    mut answered: impl FnMut(Vec<Entry>, Vec<Answer>),
+    answered: impl Fn(Drain<'_, Entry>, Drain<'_, Answer>),
 ) -> Result<()> {
     let manifest = session.manifest().clone();
     let mut buffers = Buffers::default();
-    while let Some(Formed { rows, expired: late, .. }) = batches.next() {
-        for entry in &late {
+    let mut formed = Formed::default();
+    while batches.next(&mut formed) {
+        let Formed { rows, expired: late, .. } = &mut formed;
+        for entry in late.drain(..) {
             let error = Error::DeadlinePassed { stage: Stage::Queue, label_exists: false };
             entry.row.fail_if_queued(error);
         }
-        drop(late);
         if rows.is_empty() {
             continue;
         }
         let formed_us = clock.now_us();
-        let run = catch_unwind(AssertUnwindSafe(|| buffers.run(&mut session, &rows)));
+        let run = catch_unwind(AssertUnwindSafe(|| buffers.run(&mut session, rows)));
         let inferred_us = clock.now_us();
         let outcome = run.unwrap_or_else(|panic| {
             Err(Error::Internal { part: "inference", reason: panic_message(&*panic) })
@@ -52,20 +53,22 @@ pub fn serve(
             continue;
         }
         batches.ran(rows.len(), inferred_us.saturating_sub(formed_us));
-        for entry in &rows {
+        for entry in &*rows {
             entry.row.stamps.formed_us.store(formed_us, Ordering::Relaxed);
             entry.row.stamps.inferred_us.store(inferred_us, Ordering::Relaxed);
         }
-        let (rows, answers) = answers(&manifest, &buffers.scores, rows);
-        answered(rows, answers);
+        buffers.answer(&manifest, rows);
+        answered(rows.drain(..), buffers.answers.drain(..));
     }
     Ok(())
 }
 
+/// What a batch needs, kept for its room.
 #[derive(Default)]
 struct Buffers {
     values: Vec<f32>,
     scores: Vec<f32>,
+    answers: Vec<Answer>,
 }
 
 impl Buffers {
@@ -75,27 +78,27 @@ impl Buffers {
         faults::point("infer");
         session.run(&self.values, rows.len(), &mut self.scores)
     }
-}
 
-/// The label of each row is its highest score; the first of equals. A row whose scores are no
-/// numbers has no label: it fails alone.
-fn answers(
-    manifest: &Arc<Manifest>,
-    scores: &[f32],
-    rows: Vec<Entry>,
-) -> (Vec<Entry>, Vec<Answer>) {
-    let width = manifest.labels.len();
-    assert_eq!(scores.len(), rows.len() * width, "a run gives one score a row and label");
-    let scored = rows.into_iter().zip(scores.chunks_exact(width));
-    let labelled = scored.filter_map(|(entry, scores)| {
-        if scores.iter().all(|score| score.is_finite()) {
-            return Some((entry, answer(manifest, scores)));
-        }
-        let reason = format!("model {} gave scores that are no numbers", manifest.name);
-        entry.row.fail(Error::Internal { part: "inference", reason });
-        None
-    });
-    labelled.unzip()
+    /// The label of each row is its highest score; the first of equals. A row whose scores are no
+    /// numbers has no label: it fails alone, and leaves `rows`.
+    fn answer(&mut self, manifest: &Manifest, rows: &mut Vec<Entry>) {
+        let Self { scores, answers, .. } = self;
+        let width = manifest.labels.len();
+        assert_eq!(scores.len(), rows.len() * width, "a run gives one score a row and label");
+        answers.clear();
+        let mut scores = scores.chunks_exact(width);
+        rows.retain(|entry| {
+            let scores = scores.next().unwrap_or_default();
+            let numbers = scores.iter().all(|score| score.is_finite());
+            if numbers {
+                answers.push(answer(manifest, scores));
+            } else {
+                let reason = format!("model {} gave scores that are no numbers", manifest.name);
+                entry.row.fail(Error::Internal { part: "inference", reason });
+            }
+            numbers
+        });
+    }
 }
 
 fn answer(manifest: &Manifest, scores: &[f32]) -> Answer {

@@ -4,9 +4,12 @@
 //! committer's. Never waits for the disk. A label once inferred is journaled even if its caller has
 //! left.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    vec::Drain,
 };
 
 use crate::{
@@ -38,12 +41,12 @@ pub struct Journaling {
 
 impl Journaling {
     /// Tells callers for whom memory is enough, and appends a batch's answers as one group.
-    pub fn append(&self, entries: Vec<Entry>, answers: Vec<Answer>) {
+    pub fn append(&self, entries: Drain<'_, Entry>, answers: Drain<'_, Answer>) {
         let labeled_at_unix_us = self.stamps.note(self.clock.unix_us());
         let mut reservations = Vec::with_capacity(entries.len());
         let mut rows = Vec::with_capacity(entries.len());
         let mut bodies = Vec::with_capacity(entries.len());
-        for (mut entry, answer) in entries.into_iter().zip(answers) {
+        for (mut entry, answer) in entries.zip(answers) {
             let row = entry.row.clone();
             reservations.extend(entry.reservation.take());
             row.labeled_at_unix_us.store(labeled_at_unix_us as u64, Ordering::Relaxed);

@@ -67,10 +67,19 @@ pub struct Formed {
     pub bulk: bool,
 }
 
+impl Formed {
+    fn clear(&mut self) {
+        self.rows.clear();
+        self.expired.clear();
+        self.bulk = false;
+    }
+}
+
 /// Where an inference thread gets its work.
 pub trait Batches {
-    /// Waits for work; `None` once there will be none any more.
-    fn next(&self) -> Option<Formed>;
+    /// Waits for work, and puts it in `formed`, which is emptied first and keeps its room; false
+    /// once there will be none any more.
+    fn next(&self, formed: &mut Formed) -> bool;
     /// Says what a run cost.
     fn ran(&self, rows: usize, us: u64);
 }

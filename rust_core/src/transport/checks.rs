@@ -11,7 +11,8 @@ use futures_util::FutureExt;
 use prost::Message;
 use tonic::Streaming;
 
-use super::codec::{Answered, Incoming, Received, TimedCodec};
+use super::codec::{self, Incoming, StreamCodec};
+use super::unary::{Unread, message};
 use super::wire;
 use crate::clock::Clock;
 use crate::error::Error;
@@ -50,10 +51,30 @@ pub fn label_batch(bytes: &[u8]) {
     }
 }
 
-/// Bytes as what a call sends: frames of gRPC, cut into pieces of up to 97 bytes, in each method.
+/// Bytes as what a call sends: frames of gRPC, cut into pieces of up to 97 bytes, in a stream and
+/// in calls of one message.
 pub fn frames(bytes: &[u8]) {
-    frames_of::<proto::LabelRequest>(bytes);
-    frames_of::<proto::LabelBatchRequest>(bytes);
+    let (messages, whole) = streamed(bytes);
+    let mut body = Pieces(Bytes::copy_from_slice(bytes));
+    let called = message(&mut body, MESSAGE_BYTES_MAX).now_or_never();
+    let called = called.expect("the body is all there");
+    assert_eq!(called.is_ok(), whole && messages == 1, "{messages} messages, then {called:?}");
+    match called {
+        Ok(message) => {
+            let clock = Clock::start();
+            read(codec::received::<proto::LabelRequest>(&message, &clock).message);
+            read(codec::received::<proto::LabelBatchRequest>(&message, &clock).message);
+        }
+        Err(Unread::Invalid(error)) => refused(&error),
+        Err(Unread::Protocol(status)) => assert!(!status.message().is_empty(), "{status:?}"),
+        Err(Unread::Gone) => panic!("a body without an error is not gone"),
+    }
+}
+
+fn read<M>(message: Result<M, Error>) {
+    if let Err(error) = message {
+        refused(&error);
+    }
 }
 
 fn row(message: proto::LabelRequest, bytes_max: usize) {
@@ -78,20 +99,20 @@ fn refused(error: &Error) {
     assert!(error.to_string().len() < 400, "an error as long as its message");
 }
 
-fn frames_of<M: Incoming>(bytes: &[u8]) {
-    let decoder = TimedCodec::<M, Answered>::stream(Clock::start());
+/// How many messages a stream reads, and whether it then ends as it should.
+fn streamed(bytes: &[u8]) -> (usize, bool) {
+    let decoder = StreamCodec(Clock::start());
     let pieces = Pieces(Bytes::copy_from_slice(bytes));
     let mut stream = Streaming::new_request(decoder, pieces, None, Some(MESSAGE_BYTES_MAX));
     let mut messages = 0;
     loop {
         let next = stream.message().now_or_never().expect("the body is all there");
         match next {
-            Ok(Some(Received { message: Ok(_), .. })) => {}
-            Ok(Some(Received { message: Err(error), .. })) => refused(&error),
-            Ok(None) => break,
+            Ok(Some(received)) => read(received.message),
+            Ok(None) => return (messages, true),
             Err(status) => {
                 assert!(!status.message().is_empty(), "{status:?}");
-                break;
+                return (messages, false);
             }
         }
         messages += 1;

@@ -5,7 +5,7 @@
 //! that it is counted and answered like any bad input.
 
 use std::{
-    marker::PhantomData,
+    cell::RefCell,
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
@@ -148,11 +148,11 @@ fn repeated(mut bytes: &[u8], field: u32, most: usize) -> usize {
 /// What a method sends.
 pub trait Outgoing: Send + 'static {
     /// Writes the message.
-    fn write(self, buf: &mut EncodeBuf<'_>, clock: &Clock) -> Result<()>;
+    fn write(self, buf: &mut impl BufMut, clock: &Clock) -> Result<()>;
 }
 
 impl Outgoing for Answered {
-    fn write(self, buf: &mut EncodeBuf<'_>, clock: &Clock) -> Result<()> {
+    fn write(self, buf: &mut impl BufMut, clock: &Clock) -> Result<()> {
         Answered::write(self, buf, clock, None)
     }
 }
@@ -161,14 +161,11 @@ impl Outgoing for Answered {
 pub struct Rows(pub Vec<Result<Answered>>);
 
 impl Outgoing for Rows {
-    fn write(self, buf: &mut EncodeBuf<'_>, clock: &Clock) -> Result<()> {
+    fn write(self, buf: &mut impl BufMut, clock: &Clock) -> Result<()> {
         let mut row = BytesMut::with_capacity(256);
-        let mut inner = BytesMut::with_capacity(256);
         for result in self.0 {
             row.clear();
-            let result =
-                result.and_then(|a| nested(a, RESULT_RESPONSE, &mut inner, &mut row, clock));
-            match result {
+            match result.and_then(|a| nested(a, RESULT_RESPONSE, &mut row, clock)) {
                 Ok(()) => {}
                 Err(error) => {
                     let error = proto::label_result::Result::Error(status::to_proto(&error));
@@ -190,10 +187,9 @@ pub struct StreamReply {
 }
 
 impl Outgoing for StreamReply {
-    fn write(self, buf: &mut EncodeBuf<'_>, clock: &Clock) -> Result<()> {
+    fn write(self, buf: &mut impl BufMut, clock: &Clock) -> Result<()> {
         let sequence = self.sequence;
-        let mut inner = BytesMut::with_capacity(256);
-        let result = self.result.and_then(|a| nested(a, STREAM_RESPONSE, &mut inner, buf, clock));
+        let result = self.result.and_then(|a| nested(a, STREAM_RESPONSE, buf, clock));
         // Of the fields it does not matter which comes first.
         let error = result
             .err()
@@ -207,29 +203,30 @@ impl Outgoing for StreamReply {
 pub struct Plain<M>(pub M, pub Entry);
 
 impl<M: Message + 'static> Outgoing for Plain<M> {
-    fn write(self, buf: &mut EncodeBuf<'_>, _clock: &Clock) -> Result<()> {
+    fn write(self, buf: &mut impl BufMut, _clock: &Clock) -> Result<()> {
         self.0.encode_raw(buf);
         self.1.answered();
         Ok(())
     }
 }
 
+thread_local! {
+    /// Where a row is written by itself, since its length goes before it.
+    static ROW: RefCell<BytesMut> = RefCell::new(BytesMut::with_capacity(256));
+}
+
 /// Writes an answered row as a field. Its panic is an error, and then nothing has been written.
-fn nested(
-    answered: Answered,
-    field: u32,
-    inner: &mut BytesMut,
-    buf: &mut impl BufMut,
-    clock: &Clock,
-) -> Result<()> {
-    inner.clear();
-    guarded("encode", || answered.write(inner, clock, Some(clock.now_us())))?;
-    fields::length_delimited(field, inner, buf);
-    Ok(())
+fn nested(answered: Answered, field: u32, buf: &mut impl BufMut, clock: &Clock) -> Result<()> {
+    ROW.with_borrow_mut(|row| {
+        row.clear();
+        guarded("encode", || answered.write(row, clock, Some(clock.now_us())))?;
+        fields::length_delimited(field, row, buf);
+        Ok(())
+    })
 }
 
 /// A panic fails the message at hand, neither its stream nor its neighbours in a batch.
-fn guarded<T>(part: &'static str, run: impl FnOnce() -> Result<T>) -> Result<T> {
+pub fn guarded<T>(part: &'static str, run: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let reason = panic_message(&*panic);
         tracing::error!(part, reason, "a message panicked");
@@ -237,7 +234,18 @@ fn guarded<T>(part: &'static str, run: impl FnOnce() -> Result<T>) -> Result<T> 
     })
 }
 
-/// Each call and each open stream begins with one buffer a direction: for a message, not for the
+/// Decodes a message that lies in one piece.
+pub fn received<M: Incoming>(message: &[u8], clock: &Clock) -> Received<M> {
+    let arrived_us = clock.now_us();
+    let message = guarded("decode", || {
+        faults::point("decode");
+        M::read(message)
+    });
+    let arrival = Arrival { arrived_us, decoded_us: clock.now_us() };
+    Received { message, arrival }
+}
+
+/// Each open stream begins with one buffer a direction: for a message, not for the
 /// 8 KiB that tonic takes by itself. Larger messages grow theirs.
 fn buffers() -> BufferSettings {
     const BUFFER_BYTES: usize = 256;
@@ -245,51 +253,35 @@ fn buffers() -> BufferSettings {
     BufferSettings::new(BUFFER_BYTES, SEND_BYTES)
 }
 
-/// The codec of one call.
-pub struct TimedCodec<M, O> {
-    clock: Clock,
-    /// Messages that may still come.
-    left: usize,
-    types: PhantomData<fn(M) -> O>,
-}
+/// The codec of `LabelStream`.
+#[derive(Clone, Copy)]
+pub struct StreamCodec(pub Clock);
 
-impl<M, O> TimedCodec<M, O> {
-    /// Of a call with one message.
-    pub fn unary(clock: Clock) -> Self {
-        Self { clock, left: 1, types: PhantomData }
-    }
-
-    /// Of a stream.
-    pub fn stream(clock: Clock) -> Self {
-        Self { clock, left: usize::MAX, types: PhantomData }
-    }
-
-    fn again(&self) -> Self {
-        Self { clock: self.clock, left: self.left, types: PhantomData }
-    }
-}
-
-impl<M: Incoming, O: Outgoing> Codec for TimedCodec<M, O> {
-    type Encode = O;
-    type Decode = Received<M>;
+impl Codec for StreamCodec {
+    type Encode = StreamReply;
+    type Decode = Received<proto::LabelRequest>;
     type Encoder = Self;
     type Decoder = Self;
 
     fn encoder(&mut self) -> Self {
-        self.again()
+        *self
     }
 
     fn decoder(&mut self) -> Self {
-        self.again()
+        *self
     }
 }
 
-impl<M, O: Outgoing> Encoder for TimedCodec<M, O> {
-    type Item = O;
+impl Encoder for StreamCodec {
+    type Item = StreamReply;
     type Error = Status;
 
-    fn encode(&mut self, item: O, dst: &mut EncodeBuf<'_>) -> std::result::Result<(), Status> {
-        guarded("encode", || item.write(dst, &self.clock)).map_err(|e| status::to_status(&e))
+    fn encode(
+        &mut self,
+        item: StreamReply,
+        dst: &mut EncodeBuf<'_>,
+    ) -> std::result::Result<(), Status> {
+        guarded("encode", || item.write(dst, &self.0)).map_err(|e| status::to_status(&e))
     }
 
     fn buffer_settings(&self) -> BufferSettings {
@@ -297,29 +289,19 @@ impl<M, O: Outgoing> Encoder for TimedCodec<M, O> {
     }
 }
 
-impl<M: Incoming, O> Decoder for TimedCodec<M, O> {
-    type Item = Received<M>;
+impl Decoder for StreamCodec {
+    type Item = Received<proto::LabelRequest>;
     type Error = Status;
 
     fn decode(
         &mut self,
         src: &mut DecodeBuf<'_>,
     ) -> std::result::Result<Option<Self::Item>, Status> {
-        let arrived_us = self.clock.now_us();
-        if self.left == 0 {
-            let second = wire::invalid("message", "followed by another", "one gRPC message");
-            return Err(status::to_status(&second));
-        }
-        self.left -= 1;
-        let message = guarded("decode", || {
-            faults::point("decode");
-            // A message lies in one piece, so that its first chunk is all of it.
-            M::read(src.chunk())
-        });
+        // A message lies in one piece, so that its first chunk is all of it.
+        let received = received(src.chunk(), &self.0);
         // What is left of a bad message is skipped, so that the next one starts at its start.
         src.advance(src.remaining());
-        let arrival = Arrival { arrived_us, decoded_us: self.clock.now_us() };
-        Ok(Some(Received { message, arrival }))
+        Ok(Some(received))
     }
 
     fn buffer_settings(&self) -> BufferSettings {

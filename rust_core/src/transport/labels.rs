@@ -5,7 +5,7 @@
 use std::{any::Any, panic::AssertUnwindSafe, sync::Arc};
 
 use futures_util::{FutureExt as _, future::join_all};
-use tonic::{Request, Response, Status};
+use tonic::Status;
 
 use crate::{
     account::{Entry, Method},
@@ -36,10 +36,10 @@ pub struct Call {
 pub async fn label(
     shared: Arc<Shared>,
     call: Call,
-    received: Request<Received<proto::LabelRequest>>,
-) -> std::result::Result<Response<Answered>, Status> {
+    received: Received<proto::LabelRequest>,
+) -> std::result::Result<Answered, Status> {
     let entry = shared.accounts.receive(Method::Label);
-    let Received { message, arrival } = received.into_inner();
+    let Received { message, arrival } = received;
     let arrival = Arrival { arrived_us: call.arrived_us, ..arrival };
     let answer = match message {
         Ok(message) => one(&shared, call, message, Priority::Robot, arrival).await,
@@ -48,7 +48,7 @@ pub async fn label(
     match answer {
         Ok((reply, want_scores)) => {
             let arrived_us = arrival.arrived_us;
-            Ok(Response::new(Answered { reply, want_scores, entry, arrived_us }))
+            Ok(Answered { reply, want_scores, entry, arrived_us })
         }
         Err(error) => Err(shared.refuse(entry, &error)),
     }
@@ -58,9 +58,9 @@ pub async fn label(
 pub async fn label_batch(
     shared: Arc<Shared>,
     call: Call,
-    received: Request<Received<proto::LabelBatchRequest>>,
-) -> std::result::Result<Response<Rows>, Status> {
-    let Received { message, arrival } = received.into_inner();
+    received: Received<proto::LabelBatchRequest>,
+) -> std::result::Result<Rows, Status> {
+    let Received { message, arrival } = received;
     let arrival = Arrival { arrived_us: call.arrived_us, ..arrival };
     let in_time = |message| match call.timeout_us {
         // One answer says it for all rows, as for any call that is late as a whole.
@@ -80,7 +80,7 @@ pub async fn label_batch(
         let entry = shared.accounts.receive(Method::LabelBatch);
         row(&shared, call, entry, message, Priority::Bulk, arrival)
     });
-    Ok(Response::new(Rows(join_all(rows).await)))
+    Ok(Rows(join_all(rows).await))
 }
 
 /// Answers one row of a batch or message of a stream: its error travels in its place, and so does

@@ -17,6 +17,7 @@ pub mod running;
 pub mod server;
 pub mod status;
 pub mod stream;
+pub mod unary;
 pub mod wire;
 
 use std::{

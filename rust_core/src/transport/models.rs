@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tonic::{Request, Response, Status};
+use tonic::Status;
 
 use crate::{
     account::{Entry, Method},
@@ -22,50 +22,50 @@ use super::{
 /// Loading takes longer than a read: deadline of an operation that names none.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 
-type Answer<M> = std::result::Result<Response<Plain<M>>, Status>;
+type Answer<M> = std::result::Result<Plain<M>, Status>;
 
 /// Loads a version from the repository.
 pub async fn load_model(
     shared: Arc<Shared>,
     call: Call,
-    received: Request<Received<proto::LoadModelRequest>>,
+    received: Received<proto::LoadModelRequest>,
 ) -> Answer<proto::LoadModelResponse> {
     let ask = |m: proto::LoadModelRequest| named(&m.name, &m.version).map(|()| Ask::LoadModel(m));
     let (mut models, entry) = asked(&shared, call, received, ask).await?;
-    Ok(Response::new(Plain(proto::LoadModelResponse { model: models.pop() }, entry)))
+    Ok(Plain(proto::LoadModelResponse { model: models.pop() }, entry))
 }
 
 /// Stops serving a version.
 pub async fn unload_model(
     shared: Arc<Shared>,
     call: Call,
-    received: Request<Received<proto::UnloadModelRequest>>,
+    received: Received<proto::UnloadModelRequest>,
 ) -> Answer<proto::UnloadModelResponse> {
     let ask =
         |m: proto::UnloadModelRequest| named(&m.name, &m.version).map(|()| Ask::UnloadModel(m));
     let (unloaded, entry) = asked(&shared, call, received, ask).await?;
-    Ok(Response::new(Plain(proto::UnloadModelResponse { unloaded }, entry)))
+    Ok(Plain(proto::UnloadModelResponse { unloaded }, entry))
 }
 
 /// Lists loaded and available versions.
 pub async fn list_models(
     shared: Arc<Shared>,
     call: Call,
-    received: Request<Received<proto::ListModelsRequest>>,
+    received: Received<proto::ListModelsRequest>,
 ) -> Answer<proto::ListModelsResponse> {
     let (models, entry) = asked(&shared, call, received, |_| Ok(Ask::ListModels)).await?;
-    Ok(Response::new(Plain(proto::ListModelsResponse { models }, entry)))
+    Ok(Plain(proto::ListModelsResponse { models }, entry))
 }
 
 /// The versions that the control side answers with; the entry is closed as they are encoded.
 async fn asked<M>(
     shared: &Shared,
     call: Call,
-    received: Request<Received<M>>,
+    received: Received<M>,
     ask: impl FnOnce(M) -> Result<Ask>,
 ) -> std::result::Result<(Vec<proto::ModelVersion>, Entry), Status> {
     let entry = shared.accounts.receive(Method::Models);
-    match models(shared, call, received.into_inner().message, ask).await {
+    match models(shared, call, received.message, ask).await {
         Ok(models) => Ok((models, entry)),
         Err(error) => Err(shared.refuse(entry, &error)),
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tonic::{Request, Response, Status};
+use tonic::Status;
 
 use crate::{
     account::Method,
@@ -24,13 +24,13 @@ use super::{
 pub async fn get_label(
     shared: Arc<Shared>,
     call: Call,
-    received: Request<Received<proto::GetLabelRequest>>,
-) -> std::result::Result<Response<Plain<proto::GetLabelResponse>>, Status> {
+    received: Received<proto::GetLabelRequest>,
+) -> std::result::Result<Plain<proto::GetLabelResponse>, Status> {
     let entry = shared.accounts.receive(Method::GetLabel);
-    match get(&shared, call, received.into_inner().message).await {
+    match get(&shared, call, received.message).await {
         Ok(label) => {
             let response = proto::GetLabelResponse { label: Some(label) };
-            Ok(Response::new(Plain(response, entry)))
+            Ok(Plain(response, entry))
         }
         Err(error) => Err(shared.refuse(entry, &error)),
     }
@@ -40,11 +40,11 @@ pub async fn get_label(
 pub async fn list_labels(
     shared: Arc<Shared>,
     call: Call,
-    received: Request<Received<proto::ListLabelsRequest>>,
-) -> std::result::Result<Response<Plain<proto::ListLabelsResponse>>, Status> {
+    received: Received<proto::ListLabelsRequest>,
+) -> std::result::Result<Plain<proto::ListLabelsResponse>, Status> {
     let entry = shared.accounts.receive(Method::ListLabels);
-    match list(&shared, call, received.into_inner().message).await {
-        Ok(response) => Ok(Response::new(Plain(response, entry))),
+    match list(&shared, call, received.message).await {
+        Ok(response) => Ok(Plain(response, entry)),
         Err(error) => Err(shared.refuse(entry, &error)),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! No catch-all arm: a new variant does not compile until it has a code.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use prost::Message as _;
@@ -14,6 +14,8 @@ use crate::{
     error::{Error, Refusal},
     proto,
 };
+
+use super::{unary::Sent, wire};
 
 /// The status code of an error.
 pub fn code(error: &Error) -> Code {
@@ -115,9 +117,9 @@ pub fn to_status(error: &Error) -> Status {
 
 /// The answer to a request that is no gRPC, in HTTP's own words as the gRPC specification asks, so
 /// that no other client takes it for a success.
-pub fn not_grpc<B>(request: &Request<B>) -> Option<Response<Body>> {
+pub fn not_grpc<B>(request: &Request<B>) -> Option<Response<Sent>> {
     let refused = |code, text: String| {
-        let mut response = Response::new(Body::new(text));
+        let mut response = Response::new(Sent::Other(Body::new(text)));
         *response.status_mut() = code;
         let plain = HeaderValue::from_static("text/plain; charset=utf-8");
         response.headers_mut().insert(header::CONTENT_TYPE, plain);
@@ -157,36 +159,34 @@ fn is_grpc(content_type: &[u8]) -> bool {
         .any(|k| kind.eq_ignore_ascii_case(k))
 }
 
-/// What a call is told whose message tonic refused before any handler saw it: cut short, too large,
-/// compressed in a way that is unknown here. The first two are bad input like any; what is said of
-/// compression, and its codes, is fixed by gRPC.
-pub fn unread(told: &Status, message_bytes_max: usize) -> (Status, Error) {
-    let invalid = |got: String, expected: String| {
-        let error = Error::Invalid { field: "message", got, expected };
-        (to_status(&error), error)
-    };
-    let text = told.message();
-    let whole = || "one whole gRPC message".to_owned();
-    match told.code() {
-        Code::OutOfRange => {
-            let bytes = text.split(' ').find(|word| word.bytes().all(|b| b.is_ascii_digit()));
-            let expected =
-                format!("at most {message_bytes_max} bytes (transport.message_bytes_max)");
-            invalid(format!("{} bytes", bytes.unwrap_or("too many")), expected)
-        }
-        Code::Internal if text == NO_MESSAGE => invalid("missing".to_owned(), whole()),
-        Code::Internal if text == CUT_SHORT => invalid("cut short".to_owned(), whole()),
-        // What the specification has a code for, and what our decoder has refused already.
-        _ => {
-            let error =
-                Error::Invalid { field: "message", got: text.to_owned(), expected: whole() };
-            (told.clone(), error)
-        }
-    }
+/// A call or stream whose bytes are no whole message.
+pub fn not_whole(got: &str) -> Error {
+    wire::invalid("message", got, "one whole gRPC message")
 }
 
-/// What tonic says of a request that ended before its message.
-pub const NO_MESSAGE: &str = "Missing request message.";
+/// A message above the limit.
+pub fn too_large(bytes: impl Display, bytes_max: usize) -> Error {
+    let expected = format!("at most {bytes_max} bytes (transport.message_bytes_max)");
+    wire::invalid("message", format!("{bytes} bytes"), expected)
+}
+
+/// What a stream is told whose message tonic refused before any handler saw it: cut short, too
+/// large, compressed in a way that is unknown here. The first two are bad input like any; what is
+/// said of compression, and its codes, is fixed by gRPC.
+pub fn unread(told: &Status, message_bytes_max: usize) -> (Status, Error) {
+    let text = told.message();
+    let error = match told.code() {
+        Code::OutOfRange => {
+            let bytes = text.split(' ').find(|word| word.bytes().all(|b| b.is_ascii_digit()));
+            too_large(bytes.unwrap_or("too many"), message_bytes_max)
+        }
+        Code::Internal if text == CUT_SHORT => not_whole("cut short"),
+        // What the specification has a code for.
+        _ => return (told.clone(), not_whole(text)),
+    };
+    (to_status(&error), error)
+}
+
 /// What tonic says of a body that ended within a message.
 const CUT_SHORT: &str = "Unexpected EOF decoding stream.";
 

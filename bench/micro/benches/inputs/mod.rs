@@ -8,6 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use hyper::body::{Body, Frame};
 use labeler_core::{
     account::{Accounts, Method},
@@ -16,7 +17,7 @@ use labeler_core::{
     label::{Answer, Durability, Key, Payload, Priority, Source, Values},
     models::Repository,
     path::{
-        Entry, Reply,
+        Entry, Formed, Reply,
         batch::{BatchLimits, Queue},
         served::{Counts, Version},
     },
@@ -24,16 +25,29 @@ use labeler_core::{
     row::{Asked, Row},
     row_record,
     stages::{Stage, Timing},
-    transport::codec::{self, Received, Rows, StreamReply, TimedCodec},
+    transport::{
+        codec::{self, Received, Rows, StreamCodec, StreamReply},
+        unary,
+    },
 };
 use prost::Message as _;
 use tonic::{
-    Status, Streaming,
+    Status,
     codec::{EncodeBody, SingleMessageCompressionOverride},
 };
 
-/// The messages of a call, not read yet.
-pub type Incoming = Streaming<Received<proto::LabelRequest>>;
+/// The body of a call, not read yet.
+pub struct Incoming(Whole, Clock);
+
+impl Incoming {
+    /// Reads and decodes its message, as `Label` does.
+    pub fn message(&mut self) -> Received<proto::LabelRequest> {
+        let message = unary::message(&mut self.0, usize::MAX).now_or_never();
+        let Some(Ok(message)) = message else { unreachable!("a whole message lies there") };
+        codec::received(&message, &self.1)
+    }
+}
+
 /// An answered row with its answer.
 pub type Answered = (Arc<Row>, Answer);
 /// A version as requests hold it.
@@ -77,12 +91,11 @@ pub fn incoming(payload: proto::Payload) -> Incoming {
     let mut frame = vec![0];
     frame.extend((message.encoded_len() as u32).to_be_bytes());
     frame.extend(message.encode_to_vec());
-    let decoder = TimedCodec::<proto::LabelRequest, codec::Answered>::unary(Clock::start());
-    Streaming::new_request(decoder, Whole(Some(frame.into())), None, None)
+    Incoming(Whole(Some(frame.into())), Clock::start())
 }
 
 /// A body in one piece.
-struct Whole(Option<Bytes>);
+pub struct Whole(Option<Bytes>);
 
 impl Body for Whole {
     type Data = Bytes;
@@ -93,6 +106,10 @@ impl Body for Whole {
         _context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         Poll::Ready(self.0.take().map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_none()
     }
 }
 
@@ -162,71 +179,71 @@ fn reply(version: &SharedVersion, accounts: &Arc<Accounts>) -> codec::Answered {
     codec::Answered { reply, want_scores: false, entry, arrived_us: 0 }
 }
 
-type Items<T> = futures_util::stream::Once<std::future::Ready<Result<T, Status>>>;
-type Encoding<T> = EncodeBody<TimedCodec<proto::LabelRequest, T>, Items<T>>;
+type Items = futures_util::stream::Once<std::future::Ready<Result<StreamReply, Status>>>;
 
-/// A call's reply before its encoding.
+/// A call's reply before its encoding, on a thread that has encoded others.
 pub enum Outgoing {
     /// Of `Label`.
-    Unary(Pin<Box<Encoding<codec::Answered>>>),
+    Unary(codec::Answered, Clock),
     /// One message of `LabelStream`.
-    Message(Pin<Box<Encoding<StreamReply>>>),
+    Message(Pin<Box<EncodeBody<StreamCodec, Items>>>),
     /// Of `LabelBatch`.
-    Rows(Pin<Box<Encoding<Rows>>>),
+    Rows(Rows, Clock),
 }
 
 impl Outgoing {
-    /// Encodes it, as the connection asks for it.
-    pub fn encoded(mut self) -> Self {
-        match &mut self {
-            Self::Unary(body) => first(body.as_mut()),
-            Self::Message(body) => first(body.as_mut()),
-            Self::Rows(body) => first(body.as_mut()),
-        }
-        self
+    /// Encodes it, as its call does.
+    pub fn encoded(self) -> Bytes {
+        let framed = match self {
+            Self::Unary(reply, clock) => unary::framed(reply, &clock),
+            Self::Rows(rows, clock) => unary::framed(rows, &clock),
+            Self::Message(mut body) => return first(body.as_mut()),
+        };
+        framed.unwrap_or_else(|error| unreachable!("a whole reply: {error}"))
     }
 }
 
-fn first<T: Body<Data = Bytes, Error = Status>>(body: Pin<&mut T>) {
+fn first<T: Body<Data = Bytes, Error = Status>>(body: Pin<&mut T>) -> Bytes {
     match body.poll_frame(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Some(Ok(frame))) if frame.is_data() => {}
-        _ => unreachable!("a reply has data"),
+        Poll::Ready(Some(Ok(frame))) => {
+            frame.into_data().unwrap_or_else(|_| unreachable!("a reply has data"))
+        }
+        _ => unreachable!("a reply is there"),
     }
-}
-
-fn encoding<T: codec::Outgoing>(item: T) -> Pin<Box<Encoding<T>>> {
-    let once = futures_util::stream::once(std::future::ready(Ok(item)));
-    Box::pin(EncodeBody::new_server(
-        TimedCodec::unary(Clock::start()),
-        once,
-        None,
-        SingleMessageCompressionOverride::default(),
-        None,
-    ))
 }
 
 /// A reply of `Label`.
 pub fn unary() -> Outgoing {
-    Outgoing::Unary(encoding(reply(&recorded(), &Arc::default())))
+    Outgoing::Unary(reply(&recorded(), &Arc::default()), Clock::start())
 }
 
 /// A reply of `LabelStream`.
 pub fn stream_message() -> Outgoing {
     let result = Ok(reply(&recorded(), &Arc::default()));
-    Outgoing::Message(encoding(StreamReply { sequence: 123_456, result }))
+    let item = StreamReply { sequence: 123_456, result };
+    let once = futures_util::stream::once(std::future::ready(Ok(item)));
+    Outgoing::Message(Box::pin(EncodeBody::new_server(
+        StreamCodec(Clock::start()),
+        once,
+        None,
+        SingleMessageCompressionOverride::default(),
+        None,
+    )))
 }
 
 /// A reply of `LabelBatch`.
 pub fn rows() -> Outgoing {
     let (version, accounts) = (recorded(), Arc::default());
     let rows = (0..BATCH_ROWS).map(|_| Ok(reply(&version, &accounts))).collect();
-    Outgoing::Rows(encoding(Rows(rows)))
+    Outgoing::Rows(Rows(rows), Clock::start())
 }
 
-/// A version whose histograms are there: the first label makes them, and it alone.
+/// A version whose histograms are there, and the buffers of this thread: the first label makes
+/// them, and it alone.
 fn recorded() -> SharedVersion {
     let version = version();
-    version.counts.stages.record(&Timing::default());
+    let first = Rows(vec![Ok(reply(&version, &Arc::default()))]);
+    assert!(unary::framed(first, &Clock::start()).is_ok());
     version
 }
 
@@ -236,6 +253,8 @@ pub struct Waiting {
     pub queue: Queue,
     /// The rows.
     pub entries: Vec<Entry>,
+    /// Where the batch goes, with room for it as after earlier ones.
+    pub formed: Formed,
 }
 
 /// So many rows about to queue.
@@ -245,7 +264,8 @@ pub fn waiting(rows: u64) -> Waiting {
         values: vec![0.5; WIDTH],
         reservation: None,
     };
-    Waiting { queue: queue(), entries: (1..=rows).map(entry).collect() }
+    let formed = Formed { rows: Vec::with_capacity(rows as usize), ..Formed::default() };
+    Waiting { queue: queue(), entries: (1..=rows).map(entry).collect(), formed }
 }
 
 fn queue() -> Queue {
