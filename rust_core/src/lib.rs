@@ -31,6 +31,7 @@ pub mod stages;
 pub mod starting;
 pub mod supervise;
 pub mod transport;
+mod wakes;
 
 pub use engine::Engine;
 pub use error::{Error, Result};

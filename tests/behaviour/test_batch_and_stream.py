@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from labeler.v1 import label_pb2
+from tests.support.raw_http2 import Peer, headers, message
 from tests.support.service import Service
 from tests.support.wire import WIDTH, Wire, floats, request, wire
 
@@ -74,3 +75,17 @@ def test_many_messages_of_one_stream_are_all_answered(stubs: Wire, robot_id: str
     messages = [request(robot_id, n, floats(FAR)) for n in range(1, 2_001)]
     replies = [reply.response.sequence for reply in stubs.labels.LabelStream(iter(messages))]
     assert sorted(replies) == list(range(1, 2_001))
+
+
+def test_calls_that_come_together_are_computed_together(service: Service, robot_id: str) -> None:
+    streams = range(1, 16, 2)
+    with Peer(service.address) as peer:
+        assert peer.call(message(request(robot_id, 100, floats(FAR)).SerializeToString())).code == 0
+        before = service.metrics().sum("labeler_batches_total")
+        bodies = {
+            n + 2: message(request(robot_id, n, floats(FAR)).SerializeToString()) for n in streams
+        }
+        calls = [peer.open(n, headers()) + peer.data(n, body) for n, body in bodies.items()]
+        peer.send(*calls)
+        assert [peer.answer(n).code for n in bodies] == [0] * len(bodies)
+    assert service.metrics().sum("labeler_batches_total") - before == 1

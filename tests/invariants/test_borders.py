@@ -11,7 +11,7 @@ from tests.support import rust_source
 from tests.support.borders import Use, lines_with, module_of, uses
 from tests.support.repo import ROOT, project_files, read
 
-BELOW = {"error", "faults", "fields", "label", "limits", "stages", "config", "clock"}
+BELOW = {"error", "faults", "fields", "label", "limits", "stages", "config", "clock", "wakes"}
 
 # Arrows between the core's parts; each may also use itself and what is below.
 ARROWS: dict[str, set[str]] = {

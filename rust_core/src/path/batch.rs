@@ -17,7 +17,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::{
     clock::Clock, config::PathConfig, error::Error, faults, label::Priority,
-    limits::BATCH_ROWS_MAX, row::Row,
+    limits::BATCH_ROWS_MAX, row::Row, wakes,
 };
 
 use super::{Batches, Entry, Formed};
@@ -184,7 +184,7 @@ fn take(side: &mut BTreeMap<Place, Entry>, finish_us: u64, rows_max: usize, rows
 /// The waiting rows of one model version: filled by the transport, emptied by its inference thread.
 pub struct Queue {
     waiting: Mutex<Waiting>,
-    ready: Condvar,
+    ready: Arc<Condvar>,
     limits: BatchLimits,
     totals: Arc<Mutex<BatchTotals>>,
     clock: Clock,
@@ -193,7 +193,7 @@ pub struct Queue {
 impl Queue {
     /// An empty queue that counts on in `totals`.
     pub fn new(limits: BatchLimits, totals: Arc<Mutex<BatchTotals>>, clock: Clock) -> Self {
-        Self { waiting: Mutex::default(), ready: Condvar::new(), limits, totals, clock }
+        Self { waiting: Mutex::default(), ready: Arc::default(), limits, totals, clock }
     }
 
     /// Puts a row in line; returns its place, by which a cancelled row leaves.
@@ -223,7 +223,7 @@ impl Queue {
         waiting.next_id += 1;
         waiting.side(priority).insert((deadline_us, id), entry);
         drop(waiting);
-        self.ready.notify_one();
+        wakes::row(&self.ready);
         Ok((deadline_us, id))
     }
 

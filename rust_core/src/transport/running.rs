@@ -19,6 +19,8 @@ use hyper::rt::Executor;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
+use crate::wakes;
+
 type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Takes what a connection begins.
@@ -70,6 +72,7 @@ impl<C: Future> Future for Running<C> {
             let Self { begun, new, calls, .. } = &mut *self;
             mem::swap(&mut *begun.0.lock(), new);
             if new.is_empty() {
+                wakes::turn();
                 return Poll::Pending;
             }
             calls.extend(new.drain(..));
@@ -85,7 +88,11 @@ pub async fn apart<T: Send + 'static>(call: impl Future<Output = T> + Send + 'st
             self.0.abort();
         }
     }
-    let mut call = Apart(tokio::spawn(call));
+    let mut call = Apart(tokio::spawn(async {
+        // Rows that are in line do not wait for what it has to do.
+        wakes::rest();
+        call.await
+    }));
     match (&mut call.0).await {
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {

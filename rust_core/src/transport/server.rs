@@ -22,6 +22,7 @@ use crate::{
     faults,
     proto::DESCRIPTORS,
     supervise::Supervisor,
+    wakes,
 };
 
 use super::{Shared, connection, health, router::Router};
@@ -81,6 +82,8 @@ impl Server {
         let runtime = Builder::new_multi_thread()
             .worker_threads(config.threads)
             .thread_name("transport")
+            .on_thread_start(wakes::gather)
+            .on_thread_park(wakes::rest)
             .enable_all()
             .build()
             .map_err(io)?;

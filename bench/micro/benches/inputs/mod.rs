@@ -264,6 +264,8 @@ pub fn waiting(rows: u64) -> Waiting {
         values: vec![0.5; WIDTH],
         reservation: None,
     };
+    // The first row of a thread sets up what the next ones find.
+    assert!(queue().push(entry(1)).is_ok());
     let formed = Formed { rows: Vec::with_capacity(rows as usize), ..Formed::default() };
     Waiting { queue: queue(), entries: (1..=rows).map(entry).collect(), formed }
 }
