@@ -55,8 +55,11 @@ Answer = tuple[int, bytes] | None
 
 
 @contextmanager
-def predicting(answer: Callable[[int], Answer]) -> Iterator[tuple[str, Seen]]:
-    """A server that answers the n-th call so; its address, and what it saw."""
+def predicting(answer: Callable[[int], Answer], closes: bool = False) -> Iterator[tuple[str, Seen]]:
+    """A server that answers the n-th call so; its address, and what it saw.
+
+    `closes`: each reply says that its connection is closed after it.
+    """
     seen = Seen()
 
     class Handler(BaseHTTPRequestHandler):
@@ -74,6 +77,8 @@ def predicting(answer: Callable[[int], Answer]) -> Iterator[tuple[str, Seen]]:
                 return
             self.send_response(found[0])
             self.send_header("Content-Length", str(len(found[1])))
+            if closes:
+                self.send_header("Connection", "close")
             self.end_headers()
             self.wfile.write(found[1])
 
@@ -157,6 +162,13 @@ def test_a_connection_that_is_closed_under_a_call_is_counted_and_made_again() ->
     assert (result["answered"], result["errors"]) == (180, {"TRANSPORT": 20})
     assert len(seen.bodies) == CALLS, "a call was sent again"
     assert len(seen.connections) >= 20
+
+
+def test_a_server_that_closes_after_each_reply_gets_a_connection_a_call() -> None:
+    with predicting(lambda _: (200, STOP), closes=True) as (address, seen):
+        result = run(sender(address, rpc="http_predict"))
+    assert (result["answered"], result["errors"]) == (CALLS, {})
+    assert len(seen.connections) == CALLS
 
 
 def test_a_call_that_is_never_answered_times_out_and_no_other_gets_its_reply() -> None:

@@ -81,16 +81,15 @@ impl Pool {
     /// A free connection, as soon as there is one; a new one in the place of one that was lost.
     pub async fn take(&self) -> std::result::Result<Taken<'_>, Kind> {
         let _place = self.places.acquire().await.map_err(|_| Kind::UNAVAILABLE)?;
-        let rested = self.free.lock().pop_front().filter(|connection| !connection.is_closed());
-        let connection = match rested {
-            Some(connection) => connection,
-            None => match self.dial().await {
-                Ok(connection) => connection,
-                Err(_) => {
-                    sleep(RETRY).await;
-                    return Err(Kind::UNAVAILABLE);
-                }
-            },
+        let rested = self.free.lock().pop_front();
+        if let Some(mut connection) = rested
+            && connection.ready().await.is_ok()
+        {
+            return Ok(Taken { pool: self, connection, _place });
+        }
+        let Ok(connection) = self.dial().await else {
+            sleep(RETRY).await;
+            return Err(Kind::UNAVAILABLE);
         };
         Ok(Taken { pool: self, connection, _place })
     }
@@ -121,10 +120,8 @@ impl Taken<'_> {
             Some(_) => Kind::INTERNAL,
             None => Kind::Transport,
         })?;
-        // Not so where the server has said that it closes it.
-        if self.connection.ready().await.is_ok() {
-            self.pool.free.lock().push_back(self.connection);
-        }
+        // Whether the server closes it now, the next call looks: this one's time is over.
+        self.pool.free.lock().push_back(self.connection);
         if status == StatusCode::OK {
             Ok(body.to_bytes())
         } else {
