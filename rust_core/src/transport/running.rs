@@ -90,7 +90,7 @@ pub async fn apart<T: Send + 'static>(call: impl Future<Output = T> + Send + 'st
     }
     let mut call = Apart(tokio::spawn(async {
         // Rows that are in line do not wait for what it has to do.
-        wakes::rest();
+        wakes::now();
         call.await
     }));
     match (&mut call.0).await {
