@@ -73,6 +73,8 @@ METRICS: Mapping[str, Metric] = {
     "writer_cpu_us_per_stored": Metric(
         "median", "user and system, above that with the writer off, a label stored", "labeler"
     ),
+    "write_calls_per_label": Metric("median", "calls of the process that write, a label stored"),
+    "write_bytes_per_label": Metric("median", "bytes that they write, a label stored"),
     "loop_lag_us_p99": Metric("median", "99 % of the event loop's timers were late by", "labeler"),
     "loop_lag_us_max": Metric("max", "the latest of the event loop's timers", "labeler"),
     "store_cpu_cores": Metric("median", "cores that the store's own process took", "labeler"),

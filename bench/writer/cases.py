@@ -27,7 +27,9 @@ class WriterCase:
     goals: tuple[Goal, ...] = ()
     guards: tuple[Guard, ...] = ()
     erratic: bool = False
-    runner: Literal["bench.writer.runner", "bench.writer.starts"] = "bench.writer.runner"
+    runner: Literal["bench.writer.runner", "bench.writer.embedded", "bench.writer.starts"] = (
+        "bench.writer.runner"
+    )
     """The module that measures it."""
 
 
@@ -56,6 +58,14 @@ CASES: Mapping[str, WriterCase] = {
                 Goal(metric=_CPU, side="labeler", against="aioboto3", ratio_max=0.6),
                 Goal(metric=_CPU, side="labeler", against="boto3", ratio_max=0.6),
             ),
+        ),
+        WriterCase(
+            name="writer-sqlite-cpu",
+            about="What CPU does a label cost on its way to SQLite, against bare inserts?",
+            seed=7,
+            sides={"labeler": "labeler", "store": "store", "floor": "floor"},
+            goals=(Goal(metric=_CPU, side="labeler", against="floor", ratio_max=2.0),),
+            runner="bench.writer.embedded",
         ),
         WriterCase(
             name="writer-start-backlog",

@@ -23,7 +23,7 @@ from bench.suite.show import commit, compared, judged_line, machine
 from bench.writer.cases import WriterCase
 from tests.support.dynamodb import DynamoServer, DynamoTable, dynamo_server
 
-__all__ = ["SECONDS", "document", "lines", "measure"]
+__all__ = ["SECONDS", "document", "lines", "measure", "progress_line"]
 
 SECONDS = 5.0
 _STOP_S = 20.0
@@ -66,7 +66,7 @@ def measure(
                 name: Run(processes[name].run(seconds)) for name in order(number, list(case.sides))
             }
             found.append(Pair({name: runs[name] for name in case.sides}))
-            progress(_progress(number + 1, found[-1]))
+            progress(progress_line(number + 1, found[-1]))
         _equal(tables)
     return found
 
@@ -101,7 +101,8 @@ def _equal(tables: Mapping[str, DynamoTable]) -> None:
             raise MeasureError(f"{name} and {first} wrote different items: {different[:3]}")
 
 
-def _progress(number: int, pair: Pair) -> str:
+def progress_line(number: int, pair: Pair) -> str:
+    """What a pair brought."""
     sides = (
         f"{name} {run.figures['server_cpu_us_per_label']:.1f}" for name, run in pair.runs.items()
     )

@@ -27,7 +27,7 @@ from labeler.stores.dynamodb.client import DynamoSettings
 from labeler.stores.dynamodb.store import DynamoStore
 from labeler.writer import Writer
 
-__all__ = ["KINDS", "main"]
+__all__ = ["KINDS", "NoGraves", "main"]
 
 _BATCH = items.REQUEST_ROWS_MAX
 _LOOP_S = 600.0
@@ -63,7 +63,7 @@ class Labeler:
             concurrency_max=1,
             nice=0,
         )
-        self._writer = Writer(self._records, store, _NoGraves(), loop, limits, random.Random(7))
+        self._writer = Writer(self._records, store, NoGraves(), loop, limits, random.Random(7))
         self._writer.start()
 
     def run(self, end_s: float) -> int:
@@ -109,11 +109,15 @@ class _Made:
         self._confirmed += len(numbers)
 
 
-class _NoGraves:
+class NoGraves:
+    """A graveyard of a bench, where no row may be refused."""
+
     def known(self) -> set[tuple[str, int]]:
+        """No letter of an earlier life."""
         return set()
 
     async def bury(self, row: StoredRow, reason: str) -> None:
+        """Errors: `AssertionError`, always."""
         raise AssertionError(f"{row.key} is refused: {reason}")
 
 

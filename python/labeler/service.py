@@ -54,6 +54,7 @@ __all__ = [
     "journal_stat",
     "journal_verify",
     "log_fatal",
+    "rest_garbage",
     "serve",
     "version",
 ]
@@ -88,11 +89,7 @@ def serve(plan: ServicePlan) -> int:
     with ExitStack() as undo:
         sink = _start_log(plan, undo)
         parts = _start(plan, sink, undo)
-        # What is there now stays: a collection that looks at all of it, the AWS client's tables
-        # above all, stops the event loop for 0.1 s and more.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(_COLLECT_AFTER)
+        rest_garbage()
         _announce(plan, parts)
         parts.adoptions.start()
         state = "serving"
@@ -103,6 +100,17 @@ def serve(plan: ServicePlan) -> int:
             return parts.engine.exit_code()
         _drain(plan, parts)
         return parts.engine.exit_code()
+
+
+def rest_garbage() -> None:
+    """What is there now stays, and what comes is looked at less often.
+
+    A collection that looks at all of it, the AWS client's tables above all, stops the event loop
+    for 0.1 s and more.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER)
 
 
 def _start_log(plan: ServicePlan, undo: ExitStack) -> LogSink:

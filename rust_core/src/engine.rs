@@ -161,16 +161,18 @@ impl Engine {
         self.config.journal.disk_bytes_max
     }
 
-    /// The next journaled records for the writer; waits for the first. A body that is no record
-    /// ends as dead, and its bytes are kept: no later try would read it either.
+    /// Puts the next journaled records for the writer at the front of `into`: how many. Waits for
+    /// the first. A body that is no record ends as dead, and its bytes are kept: no later try would
+    /// read it either.
     pub fn take_records(
         &self,
         rows_max: usize,
         bytes_max: usize,
         timeout: Duration,
-    ) -> Result<Vec<Numbered>> {
+        into: &mut Vec<Numbered>,
+    ) -> Result<usize> {
         let taken = self.journal.take(rows_max, bytes_max, timeout)?;
-        Ok(records::decoded(&self.journal, taken))
+        Ok(records::decode(&self.journal, &taken, into))
     }
 
     /// The store has these records, or never will.

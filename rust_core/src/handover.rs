@@ -59,16 +59,17 @@ impl Handover {
         })
     }
 
-    /// The next records that are not confirmed, each once; waits for the first. A body that is no
-    /// record ends as dead, and its bytes are kept.
+    /// Puts the next records that are not confirmed at the front of `into`, each once: how many.
+    /// Waits for the first. A body that is no record ends as dead, and its bytes are kept.
     pub fn take_records(
         &self,
         rows_max: usize,
         bytes_max: usize,
         timeout: Duration,
-    ) -> Result<Vec<Numbered>> {
+        into: &mut Vec<Numbered>,
+    ) -> Result<usize> {
         let taken = self.journal.take(rows_max, bytes_max, timeout)?;
-        Ok(records::decoded(&self.journal, taken))
+        Ok(records::decode(&self.journal, &taken, into))
     }
 
     /// The store has these records, or never will.
@@ -146,8 +147,10 @@ mod tests {
             let left = Handover::open(config(directory.path()), directory.path()).unwrap();
             assert_eq!(left.recovery.pending, pending);
             assert_eq!(*id.get_or_insert_with(|| left.instance_id.clone()), left.instance_id);
-            let records = left.take_records(100, 1 << 20, Duration::from_millis(1)).unwrap();
-            let numbers: Vec<u64> = records.iter().map(|(number, _)| *number).collect();
+            let mut records = Vec::new();
+            let wait = Duration::from_millis(1);
+            let count = left.take_records(100, 1 << 20, wait, &mut records).unwrap();
+            let numbers: Vec<u64> = records[..count].iter().map(|(number, _)| *number).collect();
             if pending == 2 {
                 left.confirm(&numbers, Outcome::Stored);
             }

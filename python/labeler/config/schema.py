@@ -274,7 +274,7 @@ class Writer(Section):
         json_schema_extra=_expects("list", 'a list of name=value, such as ["path=/srv/rows"]'),
     )
     rows_max: int = _whole(
-        500, 1, 2500, "Rows in one write. A bigger one holds the journal's disk for too long."
+        1000, 1, 2500, "Rows in one write. A bigger one holds the journal's disk for too long."
     )
     linger_ms: int = _whole(100, 0, 10_000, "How long a write waits to become full.")
     retry_ms_min: int = _whole(50, 1, 600_000, "First bound of the wait after a failed write.")

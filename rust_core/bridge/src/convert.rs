@@ -1,6 +1,9 @@
 //! Domain values to Python's and back: plain dicts and tuples, as the stubs say.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    collections::HashMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 use labeler_core::{
     Error,
@@ -42,25 +45,40 @@ pub fn rows<'py>(
     ids: [&str; 2],
 ) -> PyResult<Bound<'py, PyList>> {
     let ids = ids.map(|id| PyString::new(py, id));
-    let rows = records.iter().map(|(number, record)| row(py, *number, record, &ids));
+    let mut names = Names { py, known: HashMap::new() };
+    let rows = records.iter().map(|(number, record)| row(&mut names, *number, record, &ids));
     PyList::new(py, rows.collect::<PyResult<Vec<_>>>()?)
 }
 
-fn row<'py>(
+/// Labels, models and versions repeat in each record: one object of each a group.
+struct Names<'a, 'py> {
     py: Python<'py>,
+    known: HashMap<&'a str, Bound<'py, PyString>>,
+}
+
+impl<'a, 'py> Names<'a, 'py> {
+    fn one(&mut self, name: &'a str) -> Bound<'py, PyAny> {
+        let known = self.known.entry(name).or_insert_with(|| PyString::new(self.py, name));
+        known.clone().into_any()
+    }
+}
+
+fn row<'a, 'py>(
+    names: &mut Names<'a, 'py>,
     number: u64,
-    record: &Record,
+    record: &'a Record,
     [instance_id, journal_id]: &[Bound<'py, PyString>; 2],
 ) -> PyResult<Bound<'py, PyTuple>> {
+    let py = names.py;
     let text = |text: &str| PyString::new(py, text).into_any();
     let fields = [
         text(&record.robot_id),
         record.sequence.into_pyobject(py)?.into_any(),
-        text(&record.label),
+        names.one(&record.label),
         record.index.into_pyobject(py)?.into_any(),
         record.confidence.into_pyobject(py)?.into_any(),
-        text(&record.model),
-        text(&record.version),
+        names.one(&record.model),
+        names.one(&record.version),
         record.source.into_pyobject(py)?.into_any(),
         record.labeled_at_unix_us.into_pyobject(py)?.into_any(),
         record.captured_at_unix_us.into_pyobject(py)?.into_any(),

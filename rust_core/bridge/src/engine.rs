@@ -1,9 +1,10 @@
 //! `Engine` as Python sees it. Every call first checks that this is the process that started it;
 //! every call that waits releases the GIL.
 
-use std::{process, sync::Arc, time::Duration};
+use std::{mem, process, sync::Arc, time::Duration};
 
-use labeler_core::{Error, config::CoreConfig, life::State, snapshot};
+use labeler_core::{Error, config::CoreConfig, life::State, records::Numbered, snapshot};
+use parking_lot::Mutex;
 use pyo3::{
     prelude::*,
     types::{PyDict, PyList},
@@ -16,6 +17,8 @@ use crate::{control, convert, errors, logs, process as guard};
 pub struct Engine {
     inner: Arc<labeler_core::Engine>,
     pid: u32,
+    /// What was taken last: its room is used again.
+    taken: Mutex<Vec<Numbered>>,
 }
 
 impl Engine {
@@ -66,7 +69,7 @@ impl Engine {
         });
         let inner = started.map_err(|e: Error| errors::to_python(py, &e))?;
         guard::stop_at_exit(py, &inner)?;
-        Ok(Self { inner, pid: process::id() })
+        Ok(Self { inner, pid: process::id(), taken: Mutex::default() })
     }
 
     fn grpc_address(&self, py: Python<'_>) -> PyResult<String> {
@@ -105,12 +108,16 @@ impl Engine {
         bytes_max: usize,
         timeout_ms: u64,
     ) -> PyResult<Bound<'py, PyList>> {
+        let shared = &self.here(py)?.shared;
+        let mut records = mem::take(&mut *self.taken.lock());
+        let timeout = ms(timeout_ms);
         let take = |engine: &Arc<labeler_core::Engine>| {
-            engine.take_records(rows_max, bytes_max, ms(timeout_ms))
+            engine.take_records(rows_max, bytes_max, timeout, &mut records)
         };
-        let records = self.call(py, take)?;
-        let shared = &self.inner.shared;
-        convert::rows(py, &records, [&shared.instance_id, &shared.journal_id])
+        let count = self.call(py, take)?;
+        let rows = convert::rows(py, &records[..count], [&shared.instance_id, &shared.journal_id]);
+        *self.taken.lock() = records;
+        rows
     }
 
     fn confirm(&self, py: Python<'_>, numbers: Vec<u64>, outcome: &str) -> PyResult<()> {

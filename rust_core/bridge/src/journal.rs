@@ -1,13 +1,15 @@
 //! The journal without an engine: its read-only tools, and one that a removed process left behind.
 
-use std::{path::Path, process, time::Duration};
+use std::{mem, path::Path, process, time::Duration};
 
 use labeler_core::{
     Error,
     handover::Handover,
     journal::{self, SystemFiles},
     proto::journal::Record,
+    records::Numbered,
 };
+use parking_lot::Mutex;
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
@@ -26,6 +28,8 @@ pub struct Journal {
     // Taken out where it must not be dropped: a forked child's copy.
     inner: Option<Box<Handover>>,
     pid: u32,
+    /// What was taken last: its room is used again.
+    taken: Mutex<Vec<Numbered>>,
 }
 
 impl Journal {
@@ -58,7 +62,7 @@ impl Journal {
             Handover::open(config, Path::new(state_dir))
         };
         let inner = py.detach(open).map_err(|e| to_python(py, &e))?;
-        Ok(Self { inner: Some(Box::new(inner)), pid: process::id() })
+        Ok(Self { inner: Some(Box::new(inner)), pid: process::id(), taken: Mutex::default() })
     }
 
     fn instance_id(&self, py: Python<'_>) -> PyResult<&str> {
@@ -76,10 +80,14 @@ impl Journal {
         bytes_max: usize,
         timeout_ms: u64,
     ) -> PyResult<Bound<'py, PyList>> {
-        let timeout = Duration::from_millis(timeout_ms);
-        let records = self.call(py, |left| left.take_records(rows_max, bytes_max, timeout))?;
         let left = self.here(py)?;
-        convert::rows(py, &records, [&left.instance_id, &left.journal_id])
+        let mut records = mem::take(&mut *self.taken.lock());
+        let timeout = Duration::from_millis(timeout_ms);
+        let take = |left: &Handover| left.take_records(rows_max, bytes_max, timeout, &mut records);
+        let count = self.call(py, take)?;
+        let rows = convert::rows(py, &records[..count], [&left.instance_id, &left.journal_id]);
+        *self.taken.lock() = records;
+        rows
     }
 
     fn confirm(&self, py: Python<'_>, numbers: Vec<u64>, outcome: &str) -> PyResult<()> {
