@@ -105,16 +105,7 @@ mod tests {
     use super::*;
 
     fn config(directory: &Path) -> JournalConfig {
-        JournalConfig {
-            directory: directory.join("journal"),
-            segment_bytes: 16384,
-            disk_bytes_max: 16384 * 8,
-            memory_bytes_max: 1 << 20,
-            commit_gap_us_min: 1000,
-            copy_forward_live_pct: 30,
-            reserve_bytes: 4096,
-            pending_age_ms_max: 0,
-        }
+        JournalConfig { directory: directory.join("journal"), ..journal::tests::config() }
     }
 
     #[test]

@@ -65,13 +65,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let config = JournalConfig {
             directory: directory.path().join("journal"),
-            segment_bytes: 16384,
-            disk_bytes_max: 16384 * 8,
-            memory_bytes_max: 1 << 20,
-            commit_gap_us_min: 1000,
-            copy_forward_live_pct: 30,
-            reserve_bytes: 4096,
-            pending_age_ms_max: 0,
+            ..journal::tests::config()
         };
         let opened = journal::open(config, Arc::new(SystemFiles)).unwrap();
         let committer = std::thread::spawn(move || opened.committer.run());

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from labeler.cli.status import stage_table
-from labeler.cli.tables import amount, bytes_text, duration, out, table
+from labeler.cli.tables import amount, bytes_text, counts_text, duration, out, table
 
 if TYPE_CHECKING:
     from labeler.fleet.audit import Audit
@@ -55,7 +55,7 @@ def _line(now: Progress) -> str:
     figures.append(amount(sum(now.errors.values())))
     p99 = {stage["stage"]: stage["us_p99"] for stage in now.stages if stage["count"]}
     stages = [duration(p99[name]) if name in p99 else "-" for name in _LIVE_STAGES]
-    kinds = f"  {_counts(now.errors)}" if any(now.errors.values()) else ""
+    kinds = f"  {counts_text(now.errors)}" if any(now.errors.values()) else ""
     shown = "".join(f"{figure:>10}" for figure in figures)
     return f"{now.elapsed_s:>5.0f}{shown}  |            {''.join(f'{s:>9}' for s in stages)}{kinds}"
 
@@ -71,9 +71,9 @@ def show_report(report: FleetReport) -> None:
     lines = [
         ("labels", _labels(report)),
         ("accuracy", _accuracy(report)),
-        ("errors", _counts(report.errors) or "none"),
-        ("sources", _counts(result["sources"]) or "none"),
-        ("durability", _counts(result["durabilities"]) or "none"),
+        ("errors", counts_text(report.errors)),
+        ("sources", counts_text(result["sources"])),
+        ("durability", counts_text(result["durabilities"])),
     ]
     if report.server:
         lines += _server_lines(report.server)
@@ -189,7 +189,3 @@ def _sender(result: Mapping[str, Any]) -> str:
     if share is None or per_label is None:
         return text
     return f"{text}; {share:.0%} of its CPU, {per_label:.0f} µs a label"
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{amount(n)} {name}" for name, n in counts.items() if n)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +22,7 @@ from labeler.cli.common import (
     target_addresses,
 )
 from labeler.cli.load_options import DurabilityOption, SeedOption
-from labeler.cli.tables import duration, out, table
+from labeler.cli.tables import counts_text, duration, out, table
 from labeler.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -164,21 +164,16 @@ def _show(found: Sequence[Cell], red_ms: float, notes: Sequence[str]) -> None:
         console.print(f"!            above {limit}")
     else:
         console.print(f"every cell   at most {limit}")
-    console.print(
-        f"durability   {_counts(sum((Counter(c.durabilities) for c in found), Counter()))}"
-    )
+    levels: Counter[str] = sum((Counter(cell.durabilities) for cell in found), Counter())
+    console.print(f"durability   {counts_text(levels)}")
     for cell in found:
         place = f"{cell.models} models, {cell.calls} calls"
         if cell.errors:
-            console.print(f"[bold red]errors[/]       {place}: {escape(_counts(cell.errors))}")
+            console.print(f"[bold red]errors[/]       {place}: {escape(counts_text(cell.errors))}")
         for reason in cell.invalid_because:
             console.print(f"[bold red]INVALID[/]      {place}: {escape(reason)}")
     for note in notes:
         console.print(f"note         {escape(note)}")
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "none"
 
 
 def _is_red(cell: Cell, red_ms: float) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich import box
 from rich.console import Console
@@ -12,7 +12,7 @@ from rich.table import Table
 _WIDTH_ELSEWHERE = 120
 """Columns of a file or pipe, where none are known."""
 
-__all__ = ["amount", "bytes_text", "duration", "out", "table"]
+__all__ = ["amount", "bytes_text", "counts_text", "duration", "out", "table"]
 
 
 def out() -> Console:
@@ -38,6 +38,11 @@ def duration(us: float) -> str:
 def amount(count: float) -> str:
     """A count with thousands separated."""
     return f"{count:,.0f}"
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """`1,204 JOURNALED, 3 STORED`; those that are 0 are left out, and `none` is where all are."""
+    return ", ".join(f"{amount(count)} {name}" for name, count in counts.items() if count) or "none"
 
 
 def bytes_text(count: float) -> str:

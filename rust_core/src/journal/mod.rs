@@ -22,7 +22,7 @@ mod recovery;
 mod segment;
 mod state;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod upkeep;
 mod walk;
 

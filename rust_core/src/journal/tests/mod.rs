@@ -40,7 +40,7 @@ impl Clock for HandClock {
     }
 }
 
-pub(super) fn config() -> JournalConfig {
+pub(crate) fn config() -> JournalConfig {
     JournalConfig {
         directory: PathBuf::from(DIRECTORY),
         segment_bytes: 16384,
