@@ -216,7 +216,11 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """Which tree was measured; a changed one says so."""
-    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
+    """Which tree was measured; one that was changed says so, results of earlier cases aside."""
+    name = _git("describe", "--always", "--exclude=*").stdout.strip()
+    changed = _git("diff", "--quiet", "HEAD", "--", ":(top)", ":(top,exclude)bench/results")
+    return name + ("-dirty" if changed.returncode else "") if name else "unknown"
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
