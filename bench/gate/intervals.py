@@ -1,8 +1,8 @@
 """Judges a change by its pairs: the median of their ratios with an interval, beside equal sides'.
 
 Pure: runs in, verdicts out. The interval is a bootstrap's over the pairs; equal sides' is that of
-the base's runs, each over the one before it. No verdict is drawn where equal sides differ by more
-than what would be a regression.
+the base's runs, each over the one before it. Where equal sides differ by more than what would be a
+regression, one is told only if it goes beyond that difference too.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def _ratios(metric: str, above: Sequence[Figures], below: Sequence[Figures]) -> 
 def _verdict(ratio: Interval | None, aa: Interval | None, limit: float, pairs: int) -> str:
     if ratio is None or aa is None or pairs < PAIRS_MIN:
         return "not measurable here: too few valid pairs"
-    if aa.high >= limit or aa.low <= 1 / limit:
+    spread = max(aa.high, 1 / aa.low)
+    if spread >= limit and ratio.low <= limit * spread:
         return f"not measurable here: A/A spreads wider than {limit:g}"
     if ratio.median > limit and ratio.low > 1:
         return f"REGRESSION, beyond {limit:g}"

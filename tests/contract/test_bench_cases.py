@@ -241,6 +241,17 @@ def test_a_machine_that_tells_equal_sides_apart_by_the_demand_measures_nothing(c
     assert report.failures() == []
 
 
+@pytest.mark.parametrize(
+    ("ratio", "verdict"), [(5.0, "missed"), (0.5, "reached"), (4.4, "not measurable here")]
+)
+def test_what_every_pair_shows_beyond_the_noise_is_told_on_a_noisy_machine_too(
+    case: Case, ratio: float, verdict: str
+) -> None:
+    noisy = [40, 90, 40, 41, 40, 40, 41, 40]  # equal sides differ by 2.25
+    [found] = judged(case, pairs_of(noisy, [cpu * ratio for cpu in noisy])).judged
+    assert found.verdict.startswith(verdict)
+
+
 @pytest.mark.parametrize(("aa", "word"), [(1.04, "reached"), (1.12, "not measurable here")])
 def test_a_narrow_demand_needs_a_quieter_machine(tmp_path: Path, aa: float, word: str) -> None:
     case = written(tmp_path, PLAIN.replace("ratio_max = 2.0", "ratio_max = 1.1"))

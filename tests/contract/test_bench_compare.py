@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.compare import CASES, main, sides_of
+from bench.compare import CASES, main, more_errors, sides_of
 from bench.gate.intervals import changed, interval, line
 from bench.suite.case import CaseError, read_case
 from bench.suite.compare import PAIRS_MIN, Pair, Run
@@ -66,6 +66,13 @@ def test_a_machine_that_tells_equal_runs_apart_measures_nothing() -> None:
     assert found.verdict.startswith("not measurable here: A/A")
 
 
+def test_a_change_far_beyond_the_noise_is_told_on_a_noisy_machine_too() -> None:
+    found = changed(CPU, pairs(lambda c: (noisy(c, 0.4), 5 * noisy(c, 0.4))))
+    assert found.aa
+    assert found.aa.high > found.limit
+    assert found.verdict.startswith("REGRESSION")
+
+
 def test_too_few_valid_pairs_measure_nothing() -> None:
     few = pairs(lambda c: (100, 200), 7)
     invalid = Pair({"base": Run({CPU: 100}, ("late",)), "head": Run({CPU: 200})})
@@ -80,7 +87,20 @@ def test_a_case_is_run_on_both_trees_with_the_labeler_s_own_load(name: str) -> N
     assert {side.tree for side in found.sides.values()} == {Path("/base"), Path("/head")}
     loads = {side.load.model_dump_json() for side in found.sides.values()}
     assert loads == {case.sides["labeler"].load.model_dump_json()}
-    assert [guard.text for guard in found.guards] == ["errors_total == 0"]
+
+
+@pytest.mark.parametrize(("base", "head", "told"), [(0, 3, True), (3, 0, False), (2, 2, False)])
+def test_a_head_that_answers_more_calls_with_errors_is_a_regression(
+    base: float, head: float, told: bool
+) -> None:
+    whole = {"errors_total": 0.0}
+    pair = Pair({"base": Run(whole), "head": Run(whole)})
+    # The sender was late: what it measured is left out, an error is not.
+    late = Pair(
+        {"base": Run({"errors_total": base}, ("late",)), "head": Run({"errors_total": head})}
+    )
+    expected = f"errors_total: base {base}, head {head}" if told else ""
+    assert more_errors([pair, late]) == expected
 
 
 def test_a_case_without_our_service_is_refused() -> None:
