@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.report.charts import by_load, by_percentile, cpu, mean_beside
+from bench.report.charts import by_load, by_percentile, cpu, cpu_of_peers, mean_beside
 from bench.report.pages import html_page, markdown_page
 from bench.report.results import ReportError, read_results
 from bench.suite.case import CASES
@@ -19,7 +19,7 @@ from bench.suite.case import CASES
 __all__ = ["main"]
 
 _RESULTS = CASES.parent / "results"
-_DRAWN = (by_percentile, by_load, cpu, mean_beside)
+_DRAWN = (by_percentile, by_load, cpu_of_peers, cpu, mean_beside)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

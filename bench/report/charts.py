@@ -19,8 +19,9 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from bench.report.quoted import CONTRACT_MS
 from bench.report.results import SideOf
+from bench.suite.peers import PEER
 
-__all__ = ["Chart", "by_load", "by_percentile", "cpu", "mean_beside"]
+__all__ = ["Chart", "by_load", "by_percentile", "cpu", "cpu_of_peers", "mean_beside"]
 
 _SHARES: Mapping[str, str] = {"p50": "p50", "p95": "p95", "p99": "p99", "p999": "p99.9"}
 _CPU = "server_cpu_us_per_label"
@@ -28,6 +29,8 @@ _COLOURS = ("#1b6ca8", "#d1495b", "#4c956c", "#edae49", "#6a4c93", "#2e4057", "#
 _MARKS = "osD^vPX*"
 _PANELS = 3
 """Side by side."""
+_CONNECTIONS_MAX = 256
+"""More of them are a question of their own, which no line of loads answers."""
 
 
 @dataclass(frozen=True)
@@ -112,27 +115,53 @@ def by_load(sides: Sequence[SideOf]) -> Chart | None:
 
 
 def cpu(sides: Sequence[SideOf]) -> Chart | None:
-    """CPU a label of each side, with the spread of its runs."""
+    """CPU a label of each side of the cases without peers, with the spread of its runs."""
+    return _cpu(
+        [side for side in sides if not side.result.has_peers], "cpu-per-label", "CPU a label"
+    )
+
+
+def cpu_of_peers(sides: Sequence[SideOf]) -> Chart | None:
+    """The same of the cases with peers."""
+    beside = [side for side in sides if side.result.has_peers]
+    return _cpu(beside, "cpu-per-label-by-peer", "CPU a label by peer")
+
+
+def _cpu(sides: Sequence[SideOf], name: str, title: str) -> Chart | None:
     shown = [side for side in sides if side.runs(_CPU)]
     if not shown:
         return None
     figure, axes = _figure(0.8 + 0.24 * len(shown))
-    places = range(len(shown))
-    middle = [side.figures[_CPU] for side in shown]
-    low = [max(0.0, us - min(side.runs(_CPU))) for us, side in zip(middle, shown, strict=True)]
-    high = [max(0.0, max(side.runs(_CPU)) - us) for us, side in zip(middle, shown, strict=True)]
     names = list(dict.fromkeys(side.name for side in shown))
-    colours = [_COLOURS[names.index(side.name) % len(_COLOURS)] for side in shown]
-    axes.barh(places, middle, xerr=[low, high], color=colours, capsize=2, height=0.7)
-    axes.set_yticks(places, [f"{side.result.name}: {side.name}" for side in shown], fontsize=7)
+    for place, side in enumerate(shown):
+        us, runs = side.figures[_CPU], side.runs(_CPU)
+        colour = _COLOURS[names.index(side.name) % len(_COLOURS)]
+        around = [[max(0.0, us - min(runs))], [max(0.0, max(runs) - us)]]
+        axes.errorbar(us, place, xerr=around, fmt="o", color=colour, capsize=2, markersize=4)
+        axes.annotate(
+            f"{us:,.0f}" if us >= 100 else f"{us:.1f}",
+            (max(us, *runs), place),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=6,
+        )
+    # From the echo to Ray it is a factor of hundreds.
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.margins(x=0.08)
+    axes.set_yticks(
+        range(len(shown)), [f"{side.result.name}: {side.name}" for side in shown], fontsize=7
+    )
     axes.set_ylim(len(shown) - 0.5, -0.5)
-    axes.set_xlabel("CPU µs a label, user and system, of the whole server")
+    axes.set_xlabel("CPU µs a label, user and system, of the whole server; log scale")
     axes.grid(axis="x", alpha=0.3)
     return Chart(
-        "cpu-per-label",
-        "CPU a label",
-        "Of the whole server process until its work is done; median over the runs, bars from the "
-        "least to the largest run.",
+        name,
+        title,
+        "Of the whole server, all of its processes, until its work is done; median over the runs, "
+        "bars from the least to the largest run.",
         _svg(figure),
         [side.source for side in shown],
     )
@@ -184,13 +213,21 @@ def _rate(side: SideOf) -> float:
 
 def _kind(side: SideOf) -> str:
     """Sides that differ in their rate alone; empty where a side is no part of such a line."""
-    load = side.load
-    if side.shape != "constant" or not side.plain_server:
+    load, server = side.load, side.plain_server
+    if side.shape != "constant" or not server or load["connections"] > _CONNECTIONS_MAX:
         return ""
+    if server.startswith(PEER):  # it takes one kind of payload
+        return f"{server.removeprefix(PEER)}, {load['rpc']}"
     if load["payload"] != "float" or load.get("models"):
         return ""
-    level = f", {load['durability']}" if side.plain_server == "labeler" else ""
-    return f"{side.plain_server}, {load['rpc']}{level}"
+    return f"{server}, {load['rpc']}" + (f", {_level(side)}" if server == "labeler" else "")
+
+
+def _level(side: SideOf) -> str:
+    """Durability, and the store where it is not the default."""
+    store = side.result.document.get("server", {}).get("store", "sqlite")
+    level = str(side.load["durability"])
+    return level if store == "sqlite" else f"{level}, {store}"
 
 
 def _look(number: int) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from bench.report.charts import Chart
 from bench.report.quoted import QUOTED
@@ -108,9 +109,11 @@ def _case(result: Result) -> Iterator[str]:
     yield str(document["about"])
     kind = "measured" if document["measurement"] else "a quick look, not a measurement"
     seconds = f" of {document['seconds']:g} s" if "seconds" in document else ""
-    pairs = document.get("pairs", len(document["runs"]))
+    count = document.get("pairs", len(document["runs"]))
+    pairs = "1 pair" if count == 1 else f"{count} pairs"
+    late = f", {result.left_out} more left out, whose sender was late" if result.left_out else ""
     yield (
-        f"{kind}: {pairs} pairs{seconds}, {document['date']}, "
+        f"{kind}: {pairs}{seconds}{late}, {document['date']}, "
         f"commit {document['commit']}; `{result.file}`"
     )
     rows = [[_place(side), *_cells(side)] for side in result.sides]
@@ -118,9 +121,33 @@ def _case(result: Result) -> Iterator[str]:
         yield _table(
             ["side", "labels/s", "CPU µs a label", "p50 ms", "p99 ms", "p99.9 ms", "runs"], rows
         )
-    found = [*map(_judged, document["compared"]), *map(_guard, document["guards"])]
+    found = [
+        *map(_judged, document["compared"]),
+        *map(_guard, document["guards"]),
+        *_limits(document.get("floor", {})),
+        *(f"{name} could not run: {why}" for name, why in _absent(document)),
+    ]
     if found:
         yield _list(found)
+
+
+def _absent(document: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    found: Mapping[str, str] = document.get("could_not_run", {})
+    return found.items()
+
+
+def _limits(floor: Mapping[str, Any]) -> Iterator[str]:
+    """What no server goes below in that run, on one line; nothing where the file has none."""
+    parts = []
+    if echo := floor.get("echo"):
+        us, p99_us = echo["server_cpu_us_per_label"], echo["client_latency_us_p99"]
+        parts.append(f"a bare echo {us:.1f} µs CPU a label, p99 {p99_us / 1e3:.2f} ms")
+    if us := floor.get("fdatasync_us_p99"):
+        parts.append(f"fdatasync p99 {us / 1e3:.2f} ms")
+    for rows, us in floor.get("ort_us_per_row", {}).items():
+        parts.append(f"a bare loop of ONNX Runtime {us:.1f} µs a row, {rows} at once")
+    if parts:
+        yield f"limits of this run: {'; '.join(parts)}"
 
 
 def _cells(side: SideOf) -> list[str]:

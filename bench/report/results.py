@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.suite.peers import PEER
+
 __all__ = ["LATEST", "ReportError", "Result", "SideOf", "read_results"]
 
 LATEST = "latest.json"
@@ -34,6 +36,18 @@ class Result:
     def name(self) -> str:
         """The case's."""
         return str(self.document["case"])
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether other people's servers were measured in it."""
+        servers: Mapping[str, Mapping[str, Any]] = self.document.get("servers", {})
+        return any(str(said.get("server", "")).startswith(PEER) for said in servers.values())
+
+    @property
+    def left_out(self) -> int:
+        """Pairs that a sender spoiled."""
+        pairs = self.document["runs"]
+        return sum(any(run.get("invalid_because") for run in pair.values()) for pair in pairs)
 
     @property
     def sides(self) -> Iterator[SideOf]:
@@ -59,14 +73,16 @@ class SideOf:
 
     @property
     def plain_server(self) -> str:
-        """Its kind of server, where nothing else was asked of it; else empty.
+        """Its server, of a peer with its arguments, where nothing else was asked of it; else empty.
 
         Files that are older than this key have sides that are called like their server.
         """
         servers: Mapping[str, Mapping[str, Any]] = self.result.document.get("servers", {})
         if servers:
             said = servers.get(self.name, {})
-            return str(said["server"]) if set(said) == {"server"} else ""
+            if set(said) - {"server", "arguments"}:
+                return ""
+            return " ".join([str(said["server"]), *said.get("arguments", [])])
         return self.name if self.name in ("echo", "labeler") else ""
 
     @property

@@ -157,6 +157,7 @@ _OF_A_LABELER: Mapping[str, object] = {
     "bulk_rows_per_s": 0,
     "swaps": False,
     "store_out": False,
+    "config": "",
 }
 """What a side says of a labeler alone, with the values of those that say nothing."""
 
@@ -442,7 +443,8 @@ def _wrong_writer(name: str, side: Side, store: StoreKind) -> list[str]:
     where = f"sides.{name}"
     if side.server != "labeler":
         said = [key for key, unsaid in _OF_A_LABELER.items() if getattr(side, key) != unsaid]
-        what = "an echo has neither models nor a store"
+        said += ["burn"] if side.burn == "inside" else []
+        what = "an echo has no models, store, settings or Python"
         if side.server != "echo":
             what = "known of a labeler only"
         return [f"{where}.{key}: {what}" for key in said]

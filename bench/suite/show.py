@@ -79,6 +79,7 @@ def document(case: Case, report: Report, measured: Measured, seconds: float) -> 
         "seconds": seconds,
         "seed": case.seed,
         "erratic": case.erratic,
+        "server": case.server.model_dump(),
         "servers": {
             name: side.model_dump(exclude={"load"}, exclude_defaults=True)
             for name, side in case.sides.items()

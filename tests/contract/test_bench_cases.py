@@ -140,12 +140,14 @@ def test_every_committed_case_refuses_errors_and_is_long_enough(name: str) -> No
             'server = "labeler"\nload = { model = "a", models = ["b"] }',
             "labeler.load.models: expected no `model` beside it",
         ),
-        ('server = "echo"', 'server = "echo"\nswaps = true', "echo.swaps: an echo has neither"),
+        ('server = "echo"', 'server = "echo"\nswaps = true', "echo.swaps: an echo has no models"),
         (
             'server = "echo"',
             'server = "echo"\nbulk_rows_per_s = 5',
             "echo.bulk_rows_per_s: an echo",
         ),
+        ('server = "echo"', 'server = "echo"\nconfig = "x.toml"', "echo.config: an echo has no"),
+        ('server = "echo"', 'server = "echo"\nburn = "inside"', "echo.burn: an echo has no"),
         (
             'server = "labeler"',
             'server = "labeler"\nstore_out = true',

@@ -1,7 +1,7 @@
 """The bench's report: built from stored results, traced to their files, whole in one HTML file.
 
-tests/fixtures/bench holds results with made-up figures: three cases, of which one lacks the mean,
-one has a run that was left out, and one stands in the short form's file alone.
+tests/fixtures/bench holds results with made-up figures: four cases, of which one lacks the mean,
+two have a run that was left out, one has peers, and one stands in the short form's file alone.
 """
 
 import json
@@ -19,7 +19,13 @@ from bench.report.results import read_results
 from tests.support.repo import ROOT
 
 STORED = ROOT / "tests/fixtures/bench"
-CHARTS = ("latency-by-percentile", "latency-against-load", "cpu-per-label", "mean-beside-p99")
+CHARTS = (
+    "latency-by-percentile",
+    "latency-against-load",
+    "cpu-per-label-by-peer",
+    "cpu-per-label",
+    "mean-beside-p99",
+)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +118,43 @@ def test_what_is_quoted_is_said_to_be_so_and_stands_in_no_chart_of_figures(
     assert "Quoted, not measured here" in quoted
     for figure in ("78 ms", "72 ms", "143 ms", "212 ms", "9.5 ms at 350", "120 ms → 340 ms"):
         assert figure in quoted
+        # Nor anywhere else on the page, as if it were one of ours.
+        assert figure not in page.replace(quoted, "")
     assert len(QUOTED) == 7
+    for chart in CHARTS:
+        assert not [known.of for known in QUOTED if known.of in pages[f"{chart}.svg"]]
+
+
+def sources(page: str, chart: str) -> str:
+    """What stands under a chart: where each of its figures is from."""
+    section = page[page.index(f"![{chart}]") :]
+    return section[: section.index("## ")]
+
+
+def test_a_peer_s_cpu_has_a_chart_of_its_own_beside_ours(pages: Mapping[str, str]) -> None:
+    by_peer = sources(pages["report.md"], "CPU a label by peer")
+    assert "peers-500.json, side `labeler`" in by_peer
+    assert "peers-500.json, side `mosec`" in by_peer
+    assert "unary-2300-journaled.json" not in by_peer
+    assert "peers-500.json" not in sources(pages["report.md"], "CPU a label")
+
+
+def test_a_peer_at_two_rates_is_a_line_of_latency_against_load(pages: Mapping[str, str]) -> None:
+    found = sources(pages["report.md"], "Latency against load")
+    assert "peers-500.json, side `mosec`, 2 runs" in found
+    assert "peers-500.json, side `mosec-busier`, 2 runs" in found
+    assert "mosec --batch-rows 64, http_predict" in pages["latency-against-load.svg"]
+
+
+def test_a_case_shows_its_limits_what_was_left_out_and_what_could_not_run(
+    pages: Mapping[str, str],
+) -> None:
+    page = pages["report.md"]
+    case = page[page.index("### peers-500") :]
+    assert "2 pairs of 5 s, 1 more left out, whose sender was late" in case
+    assert "a bare echo 60.0 µs CPU a label, p99 0.60 ms; fdatasync p99 0.91 ms" in case
+    assert "ONNX Runtime 17.8 µs a row, 1 at once" in case
+    assert "triton could not run: could not be installed: no wheel for this machine" in case
 
 
 def test_verdicts_and_guards_are_told_as_the_file_has_them(pages: Mapping[str, str]) -> None:
@@ -146,5 +188,7 @@ def test_a_file_that_is_no_result_is_named(
     assert "broken.json" in capsys.readouterr().err
 
 
-def test_the_committed_results_can_be_reported(tmp_path: Path) -> None:
+def test_the_committed_report_is_what_the_committed_results_give(tmp_path: Path) -> None:
     assert main(["--results", str(ROOT / "bench/results"), "--out", str(tmp_path)]) == 0
+    committed = (ROOT / "bench/results/report/report.md").read_text()
+    assert (tmp_path / "report.md").read_text() == committed, "`make bench-report` makes it anew"
