@@ -98,7 +98,8 @@ impl Dedupe {
     /// caller that waits until `level`.
     pub fn look(&self, row: &Arc<Row>, level: Durability, now_us: u64) -> Seen {
         let mut remembered = self.remembered.lock();
-        let seen = remembered.get(&row.asked.key);
+        let hash = remembered.hash(&row.asked.key);
+        let seen = remembered.find(hash, &row.asked.key).and_then(|id| remembered.row(id));
         // A row that failed, or whose record the journal refused, stands for nothing.
         if let Some(first) = seen.filter(|r| r.failure().is_none()) {
             if first.asked.digest != row.asked.digest {
@@ -113,7 +114,7 @@ impl Dedupe {
             }
             return Seen::Again(first);
         }
-        remembered.insert(row.clone(), now_us);
+        remembered.insert(row.clone(), hash, now_us);
         remembered.forget(self.rows_max, now_us.saturating_sub(self.window_us));
         Seen::New
     }
@@ -126,7 +127,8 @@ impl Dedupe {
     /// Puts a row in that was recovered from the journal.
     pub fn restore(&self, row: Arc<Row>) {
         let mut remembered = self.remembered.lock();
-        remembered.insert(row.clone(), 0);
+        let hash = remembered.hash(&row.asked.key);
+        remembered.insert(row.clone(), hash, 0);
         remembered.forget(self.rows_max, 0);
         drop(remembered);
         if row.progress() == Progress::Stored {
@@ -192,7 +194,8 @@ impl Dedupe {
 
     /// The row of a key, if the window remembers it.
     pub fn get(&self, key: &Key) -> Option<Arc<Row>> {
-        self.remembered.lock().get(key)
+        let remembered = self.remembered.lock();
+        remembered.row(remembered.find(remembered.hash(key), key)?)
     }
 
     /// Counts at this moment.
@@ -203,37 +206,41 @@ impl Dedupe {
 }
 
 impl Remembered {
-    fn get(&self, key: &Key) -> Option<Arc<Row>> {
-        match &self.line.get(self.find(key)?).held {
+    fn hash(&self, key: &Key) -> u64 {
+        self.hasher.hash_one(named(key))
+    }
+
+    fn find(&self, hash: u64, key: &Key) -> Option<u32> {
+        let is = |id: &u32| self.line.get(*id).key() == Some(named(key));
+        self.places.find(hash, is).copied()
+    }
+
+    /// The row of a place.
+    fn row(&self, id: u32) -> Option<Arc<Row>> {
+        match &self.line.get(id).held {
             Held::Row(row) => Some(row.clone()),
             Held::Record(bytes) => restored(bytes),
         }
     }
 
-    fn find(&self, key: &Key) -> Option<u32> {
-        let named = (key.robot_id.as_bytes(), key.sequence);
-        let is = |id: &u32| self.line.get(*id).key() == Some(named);
-        self.places.find(self.hasher.hash_one(named), is).copied()
-    }
-
     /// The place of a row that still stands for its key.
     fn place_of(&self, row: &Arc<Row>) -> Option<u32> {
-        let id = self.find(&row.asked.key)?;
+        let key = &row.asked.key;
+        let id = self.find(self.hash(key), key)?;
         matches!(&self.line.get(id).held, Held::Row(held) if Arc::ptr_eq(held, row)).then_some(id)
     }
 
-    fn insert(&mut self, row: Arc<Row>, since_us: u64) {
+    /// `hash` is its key's.
+    fn insert(&mut self, row: Arc<Row>, hash: u64, since_us: u64) {
         let Self { hasher, places, line, .. } = self;
-        let named = (row.asked.key.robot_id.as_bytes(), row.asked.key.sequence);
-        let is = |id: &u32| line.get(*id).key() == Some(named);
-        let replaced =
-            match places.entry(hasher.hash_one(named), is, |id| line.get(*id).hash(hasher)) {
-                Entry::Occupied(mut place) => Some(mem::replace(place.get_mut(), line.next())),
-                Entry::Vacant(place) => {
-                    place.insert(line.next());
-                    None
-                }
-            };
+        let is = |id: &u32| line.get(*id).key() == Some(named(&row.asked.key));
+        let replaced = match places.entry(hash, is, |id| line.get(*id).hash(hasher)) {
+            Entry::Occupied(mut place) => Some(mem::replace(place.get_mut(), line.next())),
+            Entry::Vacant(place) => {
+                place.insert(line.next());
+                None
+            }
+        };
         if let Some(id) = replaced {
             line.at(id).held = Held::gone();
         }
@@ -318,7 +325,7 @@ impl Line {
 impl Place {
     fn key(&self) -> Option<(&[u8], u64)> {
         match &self.held {
-            Held::Row(row) => Some((row.asked.key.robot_id.as_bytes(), row.asked.key.sequence)),
+            Held::Row(row) => Some(named(&row.asked.key)),
             Held::Record(bytes) => row_record::key(bytes.get(NUMBER_BYTES..)?),
         }
     }
@@ -343,6 +350,11 @@ impl Held {
     fn gone() -> Self {
         Held::Record(Box::default())
     }
+}
+
+/// A key as rows and records have it alike.
+fn named(key: &Key) -> (&[u8], u64) {
+    (key.robot_id.as_bytes(), key.sequence)
 }
 
 fn held(row: &Row) -> Option<Held> {

@@ -142,11 +142,9 @@ pub struct Path {
 }
 
 impl Path {
-    /// Answers one request. Dropping the future withdraws it: a row that nobody else waits for and
-    /// that no batch has taken is not computed.
-    pub async fn label(&self, mut request: Request, arrival: Arrival) -> Result<Reply> {
-        let mut timing = Timing::default();
-        timing.set(Stage::Decode, arrival.arrived_us, arrival.decoded_us);
+    /// Answers one request, whose values leave it. Dropping the future withdraws it: a row that
+    /// nobody else waits for and that no batch has taken is not computed.
+    pub async fn label(&self, request: &mut Request, arrival: Arrival) -> Result<Reply> {
         let timeout_us = request.timeout_us.unwrap_or(self.defaults.deadline_us);
         let deadline_us = arrival.arrived_us + timeout_us.min(DEADLINE_US_MAX);
         faults::point("admit");
@@ -161,13 +159,12 @@ impl Path {
         // Again where a row shared with another caller ended by that one's deadline or absence.
         loop {
             let admitted_us = self.clock.now_us();
-            timing.set(Stage::Admit, arrival.decoded_us, admitted_us);
-            let row = Arc::new(Row::new(asked(&request, digest, deadline_us), level));
+            let row = Arc::new(Row::new(asked(request, digest, deadline_us), level));
             faults::point("cache");
             let seen = self.dedupe.look(&row, level, admitted_us);
-            timing.set(Stage::Cache, admitted_us, self.clock.now_us());
+            let looked_us = self.clock.now_us();
             let waiter = match seen {
-                Seen::Conflict => return Err(key_reused(&request)),
+                Seen::Conflict => return Err(key_reused(request)),
                 Seen::Again(first) => Waiter::new(first, Some(self.leaving(&version, None))),
                 Seen::New => {
                     let entry = Entry {
@@ -175,20 +172,25 @@ impl Path {
                         values: mem::take(&mut values),
                         reservation: None,
                     };
-                    self.enqueue(entry, &mut version, &mut request)?
+                    self.enqueue(entry, &mut version, request)?
                 }
             };
             let joined = !Arc::ptr_eq(waiter.row(), &row);
-            match waiter.wait(want).await {
+            match waiter.wait(&want).await {
                 Err(error) if joined && self.is_anothers(&error, deadline_us) => continue,
                 Err(error) => return Err(error),
                 Ok(level) => {
                     let row = waiter.row().clone();
                     if joined && !is_of_version(&row, &request.version) {
                         self.dedupe.count_conflict();
-                        return Err(key_reused(&request));
+                        return Err(key_reused(request));
                     }
                     let resumed_us = self.clock.now_us();
+                    // Made of its stamps in the end, so that who waits does not hold it.
+                    let mut timing = Timing::default();
+                    timing.set(Stage::Decode, arrival.arrived_us, arrival.decoded_us);
+                    timing.set(Stage::Admit, arrival.decoded_us, admitted_us);
+                    timing.set(Stage::Cache, admitted_us, looked_us);
                     let begun_us = joined.then_some(admitted_us);
                     stamp(&row, begun_us, resumed_us, &mut timing);
                     let replay = joined;

@@ -5,7 +5,13 @@
 //! compute out of its queue. A label that exists is never an error, unless its level was made a
 //! condition.
 
-use std::{future::Future, sync::Arc, time::Instant};
+use std::{
+    future::{Future as _, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Instant,
+};
 
 use crate::{
     error::{Error, Result},
@@ -15,7 +21,7 @@ use crate::{
 };
 
 /// What a caller waits for.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct Want {
     /// The level.
     pub level: Durability,
@@ -51,7 +57,7 @@ impl<W: Withdraw> Waiter<W> {
     }
 
     /// Waits. `Ok` is the level reached.
-    pub async fn wait(&self, want: Want) -> Result<Durability> {
+    pub async fn wait(&self, want: &Want) -> Result<Durability> {
         if !self.reaches(want.level, want.give_up).await
             && self.row.progress() < Progress::Buffered
             && self.row.failure().is_none()
@@ -65,27 +71,27 @@ impl<W: Withdraw> Waiter<W> {
 
     /// True once the row is at `level` or has failed, false when the time is over.
     async fn reaches(&self, level: Durability, until: Instant) -> bool {
-        let reached = async {
-            loop {
-                let mut changed = std::pin::pin!(self.row.changed());
-                changed.as_mut().enable();
-                if self.row.failure().is_some()
-                    || self.row.progress().level().is_some_and(|l| l >= level)
-                {
-                    return;
-                }
-                changed.await;
+        let mut over = pin!(tokio::time::sleep_until(until.into()));
+        loop {
+            let mut changed = pin!(self.row.changed());
+            changed.as_mut().enable();
+            if self.row.failure().is_some()
+                || self.row.progress().level().is_some_and(|l| l >= level)
+            {
+                return true;
             }
-        };
-        within(until, reached).await
+            let has_changed = poll_fn(|context| match changed.as_mut().poll(context) {
+                Poll::Ready(()) => Poll::Ready(true),
+                Poll::Pending => over.as_mut().poll(context).map(|()| false),
+            });
+            if !has_changed.await {
+                return false;
+            }
+        }
     }
 }
 
-async fn within(until: Instant, done: impl Future<Output = ()>) -> bool {
-    tokio::time::timeout_at(until.into(), done).await.is_ok()
-}
-
-fn outcome(row: &Row, want: Want) -> Result<Durability> {
+fn outcome(row: &Row, want: &Want) -> Result<Durability> {
     let level = row.progress().level();
     match level {
         Some(level) if level >= want.level => return Ok(level),
@@ -155,7 +161,7 @@ mod tests {
         let deadline = began.into_std() + DEADLINE;
         let give_up = deadline - MARGIN;
         let want = Want { level: Durability::Stored, required, deadline, give_up };
-        let got = Waiter::<Nowhere>::new(row.clone(), None).wait(want).await;
+        let got = Waiter::<Nowhere>::new(row.clone(), None).wait(&want).await;
         (got, began.elapsed())
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A batch is as many requests as it has rows: each is counted, refused and answered on its own.
 
-use std::{any::Any, panic::AssertUnwindSafe, sync::Arc};
+use std::{any::Any, future::Future, panic::AssertUnwindSafe, sync::Arc};
 
 use futures_util::{FutureExt as _, future::join_all};
 use tonic::Status;
@@ -10,7 +10,7 @@ use tonic::Status;
 use crate::{
     account::{Entry, Method},
     error::{Error, Result},
-    label::Priority,
+    label::{Priority, Request},
     path::Arrival,
     proto,
     stages::Stage,
@@ -33,24 +33,31 @@ pub struct Call {
 }
 
 /// Answers one request; its entry is closed on every way out, by dropping it if the caller leaves.
-pub async fn label(
+pub fn label(
     shared: Arc<Shared>,
     call: Call,
     received: Received<proto::LabelRequest>,
-) -> std::result::Result<Answered, Status> {
+) -> impl Future<Output = std::result::Result<Answered, Status>> {
     let entry = shared.accounts.receive(Method::Label);
     let Received { message, arrival } = received;
     let arrival = Arrival { arrived_us: call.arrived_us, ..arrival };
-    let answer = match message {
-        Ok(message) => one(&shared, call, message, Priority::Robot, arrival).await,
-        Err(error) => Err(error),
-    };
-    match answer {
-        Ok((reply, want_scores)) => {
-            let arrived_us = arrival.arrived_us;
-            Ok(Answered { reply, want_scores, entry, arrived_us })
+    let mut asked = message.and_then(|message| asked(call, message, Priority::Robot));
+    // What is moved into this block is in its future once, unlike an `async fn`'s arguments.
+    async move {
+        let answer = match &mut asked {
+            Ok((request, want_scores)) => {
+                let reply = shared.path.label(request, arrival).await;
+                reply.map(|reply| (reply, *want_scores))
+            }
+            Err(error) => Err(error.clone()),
+        };
+        match answer {
+            Ok((reply, want_scores)) => {
+                let arrived_us = arrival.arrived_us;
+                Ok(Answered { reply, want_scores, entry, arrived_us })
+            }
+            Err(error) => Err(shared.refuse(entry, &error)),
         }
-        Err(error) => Err(shared.refuse(entry, &error)),
     }
 }
 
@@ -94,7 +101,15 @@ pub async fn row(
     arrival: Arrival,
 ) -> Result<Answered> {
     let answer = async {
-        match one(shared, call, message, priority, arrival).await {
+        let mut asked = asked(call, message, priority);
+        let answer = match &mut asked {
+            Ok((request, want_scores)) => {
+                let reply = shared.path.label(request, arrival).await;
+                reply.map(|reply| (reply, *want_scores))
+            }
+            Err(error) => Err(error.clone()),
+        };
+        match answer {
             Ok((reply, want_scores)) => {
                 Ok(Answered { reply, want_scores, entry, arrived_us: arrival.arrived_us })
             }
@@ -113,13 +128,10 @@ pub fn panicked(shared: &Shared, part: &'static str, panic: &(dyn Any + Send)) -
     Error::Internal { part, reason }
 }
 
-async fn one(
-    shared: &Shared,
-    call: Call,
-    message: proto::LabelRequest,
-    priority: Priority,
-    arrival: Arrival,
-) -> Result<(crate::path::Reply, bool)> {
+/// A request, and whether it wants all scores.
+type Asked = (Request, bool);
+
+fn asked(call: Call, message: proto::LabelRequest, priority: Priority) -> Result<Asked> {
     let want_scores = message.want_scores;
     let mut request = wire::request(message, priority)?;
     // The nearer of the message's own deadline and the call's.
@@ -127,5 +139,5 @@ async fn one(
         (Some(own), Some(call)) => Some(own.min(call)),
         (own, call) => own.or(call),
     };
-    Ok((shared.path.label(request, arrival).await?, want_scores))
+    Ok((request, want_scores))
 }

@@ -40,12 +40,15 @@ const HEADER_BYTES: usize = 5;
 
 /// Runs a call. The message must have arrived by the call's deadline, since until then nobody else
 /// looks at the time; from there on the handler keeps it.
-pub async fn call<M, O, H, F>(
+///
+/// Its future is allocated and moved for each call, and holds nothing that is not needed later: an
+/// `async fn` would keep its arguments beside what is made of them.
+pub fn call<M, O, H, F>(
     shared: Arc<Shared>,
     method: Method,
     request: Request<Incoming>,
     handler: H,
-) -> Response<Sent>
+) -> impl Future<Output = Response<Sent>>
 where
     M: codec::Incoming,
     O: Outgoing,
@@ -53,35 +56,35 @@ where
     F: Future<Output = std::result::Result<O, Status>>,
 {
     let arrived_us = shared.clock.now_us();
-    let refuse = |error| shared.refuse(shared.accounts.receive(method), &error).into_http();
     let (Parts { mut headers, .. }, body) = request.into_parts();
-    let timeout_us = match timeout_us(&headers) {
-        Ok(timeout_us) => timeout_us,
-        Err(error) => return refuse(error),
-    };
-    let until_us = arrived_us + timeout_us.unwrap_or(MESSAGE_US_MAX);
-    let message = match in_time(&shared, until_us, &headers, body).await {
-        Ok(message) => message,
-        Err(Unread::Invalid(error)) => return refuse(error),
-        Err(Unread::Protocol(status)) => {
-            let error = status::not_whole(status.message());
-            shared.errors.count(status.code());
-            shared.accounts.receive(method).ended(&error);
-            return status.into_http();
+    async move {
+        let refuse = |error| shared.refuse(shared.accounts.receive(method), &error).into_http();
+        let timeout_us = match timeout_us(&headers) {
+            Ok(timeout_us) => timeout_us,
+            Err(error) => return refuse(error),
+        };
+        let until_us = arrived_us + timeout_us.unwrap_or(MESSAGE_US_MAX);
+        let received = match in_time(&shared, until_us, &headers, body).await {
+            Ok(message) => codec::received(&message, &shared.clock),
+            Err(Unread::Invalid(error)) => return refuse(error),
+            Err(Unread::Protocol(status)) => {
+                let error = status::not_whole(status.message());
+                shared.errors.count(status.code());
+                shared.accounts.receive(method).ended(&error);
+                return status.into_http();
+            }
+            // Nothing was received, and nobody is there to be told.
+            Err(Unread::Gone) => return Status::cancelled("the call was reset").into_http(),
+        };
+        headers.clear();
+        let answer = handler(shared.clone(), Call { arrived_us, timeout_us }, received).await;
+        let reply = answer.and_then(|answer| {
+            framed(answer, &shared.clock).map_err(|error| status::to_status(&error))
+        });
+        match reply {
+            Ok(reply) => Sent::reply(headers, reply),
+            Err(status) => status.into_http(),
         }
-        // Nothing was received, and nobody is there to be told.
-        Err(Unread::Gone) => return Status::cancelled("the call was reset").into_http(),
-    };
-    headers.clear();
-    let received = codec::received(&message, &shared.clock);
-    drop(message);
-    let answer = handler(shared.clone(), Call { arrived_us, timeout_us }, received).await;
-    let reply = answer.and_then(|answer| {
-        framed(answer, &shared.clock).map_err(|error| status::to_status(&error))
-    });
-    match reply {
-        Ok(reply) => Sent::reply(headers, reply),
-        Err(status) => status.into_http(),
     }
 }
 
