@@ -1,7 +1,8 @@
 """Compares the exact figures of two trees by stated allowances. Pure: figures in, verdicts out.
 
 A figure is exact, so that an allowance says what is worth a word, not what noise does. A growth
-that is wanted is told in the commit that brings it, and then shown as accepted.
+that is wanted is told in the commit that brings it, and then shown as accepted; so is a figure that
+goes away, since one that is counted no more can no longer grow.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ RULES: Sequence[Rule] = (
 
 @dataclass(frozen=True)
 class Compared:
-    """A figure of both trees. `verdict`: same, better, within, regression, accepted, new, gone."""
+    """A figure of either tree. `verdict`: same, better, within, regression, accepted, new."""
 
     name: str
     base: float | None
@@ -73,7 +74,7 @@ def rule_of(name: str) -> Rule | None:
 
 
 def compare(base: Figures, head: Figures, accepted: Mapping[str, str]) -> list[Compared]:
-    """Every judged figure that either tree has. `accepted`: by name, why a growth is wanted."""
+    """Every judged figure that either tree has. `accepted`: by name, why one may grow or go."""
     found = []
     for name in [*head, *(name for name in base if name not in head)]:
         rule = rule_of(name)
@@ -89,7 +90,7 @@ def _verdict(base: float | None, head: float | None, rule: Rule) -> str:
     if base is None:
         return "new"
     if head is None:
-        return "gone"
+        return "regression"
     allowance = base * rule.share + rule.more
     if head - base > allowance or (rule.either_way and base - head > allowance):
         return "regression"
@@ -114,6 +115,8 @@ def _line(compared: Compared, accepted: Mapping[str, str]) -> str:
     if base is not None and head is not None:
         change = f"{(head - base) / base:+.1%}, " if base else ""
         text += f" ({change}allowed {compared.rule.allowed})"
+    if head is None:
+        text += " (no longer counted)"
     if compared.verdict == "regression":
         return f"REGRESSION {text}"
     reason = f": {accepted[compared.name]}" if compared.verdict == "accepted" else ""

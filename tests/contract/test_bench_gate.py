@@ -105,13 +105,29 @@ def test_a_growth_that_its_commit_wants_is_shown_with_the_reason_and_passes(
     assert said[0].endswith("a reply names its shard")
 
 
-def test_a_figure_of_one_tree_alone_is_shown_and_fails_nothing(sample: dict[str, float]) -> None:
-    base = {n: v for n, v in sample.items() if n != "instructions/decode/floats"}
-    head = {n: v for n, v in sample.items() if n != "instructions/encode/unary"}
-    verdicts = {c.name: c.verdict for c in compare(base, head, {})}
+def without(figures: Figures, name: str) -> Figures:
+    return {n: value for n, value in figures.items() if n != name}
+
+
+def test_a_new_figure_is_shown_and_fails_nothing(sample: dict[str, float]) -> None:
+    base = without(sample, "instructions/decode/floats")
+    verdicts = {c.name: c.verdict for c in compare(base, sample, {})}
     assert verdicts["instructions/decode/floats"] == "new"
-    assert verdicts["instructions/encode/unary"] == "gone"
-    assert not regressions(base, head)
+    assert not regressions(base, sample)
+
+
+def test_a_figure_that_is_gone_is_a_regression_unless_its_commit_wants_it(
+    sample: dict[str, float],
+) -> None:
+    name = "instructions/encode/unary"
+    head, accepted = without(sample, name), {name: "replies are encoded by their streams"}
+    assert regressions(sample, head) == [name]
+    said = lines(compare(sample, head, {}), {})
+    assert said[0].startswith(f"REGRESSION {name}: base ")
+    assert said[0].endswith("head - (no longer counted)")
+    assert not regressions(sample, head, accepted)
+    said = lines(compare(sample, head, accepted), accepted)
+    assert said[0].endswith(f"(no longer counted): {accepted[name]}")
 
 
 def test_the_table_shows_each_load_and_thread(sample: dict[str, float]) -> None:
