@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.gate import figures, judge, trees
-from bench.gate.intervals import CONFIDENCE, LIMITS, Changed, changed, line
+from bench.gate.intervals import CONFIDENCE, Changed, changed, line, metrics_of
 from bench.suite.case import Case, CaseError, read_case
 from bench.suite.compare import PAIRS_MIN, Pair
 from bench.suite.measure import MeasureError, Options, measure
@@ -134,9 +134,7 @@ def _measured(
             lambda number, pair: print(progress_line(number, pair), file=sys.stderr, flush=True),
         ).pairs
     closed = any(s.load.schedule.shape == "saturate" for s in case.sides.values())
-    # A closed loop asks for CPU, not for latency.
-    metrics = [metric for metric in LIMITS if not (closed and "latency" in metric)]
-    changes = [changed(metric, pairs) for metric in metrics]
+    changes = [changed(metric, pairs) for metric in metrics_of(closed)]
     for change in changes:
         print(f"  {line(change)}", flush=True)
     return changes, pairs

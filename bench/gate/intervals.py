@@ -16,14 +16,25 @@ from scipy import stats
 from bench.suite.compare import PAIRS_MIN, Pair
 from bench.suite.metrics import Figures
 
-__all__ = ["CONFIDENCE", "LIMITS", "Changed", "Interval", "changed", "interval", "line"]
+__all__ = [
+    "CONFIDENCE",
+    "LIMITS",
+    "Changed",
+    "Interval",
+    "changed",
+    "interval",
+    "line",
+    "metrics_of",
+]
 
 CONFIDENCE = 0.95
 _RESAMPLES = 9999
 _SEED = 7
 
-LIMITS = {"server_cpu_us_per_label": 1.05, "client_latency_us_p99": 1.25}
-"""The ratio head/base of a metric from which on it is a regression; smaller is better for each."""
+LIMITS = {"server_cpu_us_per_label": 1.05, "client_latency_us_p99": 1.25, "labels_per_s": 1.05}
+"""The ratio of a metric from which on it is a regression: by how much head is worse than base."""
+_MORE_IS_BETTER = ("labels_per_s",)
+"""Of these the ratio is base/head, so that above 1 is worse for each."""
 
 
 @dataclass(frozen=True)
@@ -42,23 +53,35 @@ class Interval:
 
 @dataclass(frozen=True)
 class Changed:
-    """What became of a metric, head over base, beside base over base."""
+    """What became of a metric, `over` of the two sides, beside base over base."""
 
     metric: str
+    over: str
     limit: float
     ratio: Interval | None
     aa: Interval | None
     verdict: str
 
 
+def metrics_of(closed: bool) -> tuple[str, ...]:
+    """What is compared of a case.
+
+    An open loop's throughput is its schedule's; a closed loop's latencies are of its own making.
+    """
+    return ("server_cpu_us_per_label", "labels_per_s" if closed else "client_latency_us_p99")
+
+
 def changed(metric: str, pairs: Sequence[Pair]) -> Changed:
     """Of the valid ones among pairs with the sides `base` and `head`."""
     runs = [pair.runs for pair in pairs if not pair.invalid_because]
     base, head = ([run[side].figures for run in runs] for side in ("base", "head"))
-    ratio = interval(_ratios(metric, head, base))
+    over, above, below = "head/base", head, base
+    if metric in _MORE_IS_BETTER:
+        over, above, below = "base/head", base, head
+    ratio = interval(_ratios(metric, above, below))
     aa = interval(_ratios(metric, base[1:], base[:-1]))
     limit = LIMITS[metric]
-    return Changed(metric, limit, ratio, aa, _verdict(ratio, aa, limit, len(runs)))
+    return Changed(metric, over, limit, ratio, aa, _verdict(ratio, aa, limit, len(runs)))
 
 
 def interval(ratios: Sequence[float]) -> Interval | None:
@@ -81,7 +104,7 @@ def interval(ratios: Sequence[float]) -> Interval | None:
 def line(found: Changed) -> str:
     """A metric in a line."""
     ratio, aa = (shown.text if shown else "-" for shown in (found.ratio, found.aa))
-    return f"{found.metric} head/base {ratio}   base/base {aa}   {found.verdict}"
+    return f"{found.metric} {found.over} {ratio}   base/base {aa}   {found.verdict}"
 
 
 def _ratios(metric: str, above: Sequence[Figures], below: Sequence[Figures]) -> list[float]:

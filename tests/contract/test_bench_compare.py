@@ -7,20 +7,22 @@ from pathlib import Path
 import pytest
 
 from bench.compare import CASES, main, more_errors, sides_of
-from bench.gate.intervals import changed, interval, line
+from bench.gate.intervals import LIMITS, changed, interval, line, metrics_of
 from bench.suite.case import CaseError, read_case
 from bench.suite.compare import PAIRS_MIN, Pair, Run
 
 CPU = "server_cpu_us_per_label"
 
 
-def pairs(of: Callable[[random.Random], tuple[float, float]], count: int = PAIRS_MIN) -> list[Pair]:
+def pairs(
+    of: Callable[[random.Random], tuple[float, float]], count: int = PAIRS_MIN, metric: str = CPU
+) -> list[Pair]:
     """Pairs of a base and a head with these figures."""
     chance = random.Random(7)
 
     def pair() -> Pair:
         base, head = of(chance)
-        return Pair({"base": Run({CPU: base}), "head": Run({CPU: head})})
+        return Pair({"base": Run({metric: base}), "head": Run({metric: head})})
 
     return [pair() for _ in range(count)]
 
@@ -44,6 +46,21 @@ def test_a_slower_head_is_a_regression() -> None:
     found = changed(CPU, pairs(lambda c: (noisy(c, 0.01), 1.1 * noisy(c, 0.01))))
     assert found.verdict.startswith("REGRESSION")
     assert "head/base 1." in line(found)
+
+
+@pytest.mark.parametrize(("share", "word"), [(0.9, "REGRESSION"), (1.1, "no regression")])
+def test_fewer_labels_a_second_are_a_regression_and_more_are_none(share: float, word: str) -> None:
+    made = pairs(lambda c: (noisy(c, 0.01), share * noisy(c, 0.01)), metric="labels_per_s")
+    found = changed("labels_per_s", made)
+    assert found.verdict.startswith(word)
+    assert line(found).startswith(f"labels_per_s base/head {1 / share:.1f}")
+
+
+def test_a_closed_loop_is_asked_for_throughput_and_an_open_one_for_latency() -> None:
+    closed, opened = metrics_of(closed=True), metrics_of(closed=False)
+    assert closed == (CPU, "labels_per_s")
+    assert opened == (CPU, "client_latency_us_p99")
+    assert {*closed, *opened} == {*LIMITS}
 
 
 def test_an_equal_head_is_none() -> None:
