@@ -14,6 +14,7 @@ from typing import Any
 from bench.report.charts import Chart
 from bench.report.quoted import QUOTED
 from bench.report.results import Result, SideOf
+from bench.suite.metrics import behind
 
 __all__ = ["html_page", "markdown_page"]
 
@@ -122,6 +123,7 @@ def _case(result: Result) -> Iterator[str]:
             ["side", "labels/s", "CPU µs a label", "p50 ms", "p99 ms", "p99.9 ms", "runs"], rows
         )
     found = [
+        *filter(None, (behind(s.name, s.shape, s.figures) for s in result.sides if s.shape)),
         *map(_judged, document["compared"]),
         *map(_guard, document["guards"]),
         *_limits(document.get("floor", {})),

@@ -16,6 +16,7 @@ __all__ = [
     "STAGES",
     "Figures",
     "Metric",
+    "behind",
     "figures_of",
     "over_runs",
     "writer_cpu_us_per_stored",
@@ -23,6 +24,9 @@ __all__ = [
 
 Figures = Mapping[str, float]
 """Figures of one run, or of a side over its runs, by the names in `METRICS`."""
+
+BEHIND_US = 1_000_000
+"""A p99 from which on a side of an open loop is said to fall behind."""
 
 STAGES = ("decode", "admit", "cache", "queue", "infer", "journal", "encode", "total")
 
@@ -132,6 +136,20 @@ def figures_of(result: Mapping[str, Any], seen: Figures) -> dict[str, float]:
     if "path_cpu_share" in seen:
         found["path_cpu_us_per_label"] = (user + system) * seen["path_cpu_share"]
     return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def behind(side: str, shape: str, figures: Figures) -> str:
+    """What is said of a side that falls behind its schedule; else nothing.
+
+    Labels a second are those of the schedule there: answers after its end count over its time.
+    """
+    p99_us = figures.get("client_latency_us_p99", 0.0)
+    if shape == "saturate" or p99_us <= BEHIND_US:
+        return ""
+    return (
+        f"{side} fell behind: p99 {p99_us / 1e6:.1f} s; "
+        "its labels/s are the schedule's, with answers after its end"
+    )
 
 
 def writer_cpu_us_per_stored(on: Figures, off: Figures) -> float | None:

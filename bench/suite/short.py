@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from bench.suite.metrics import behind
+
 __all__ = ["CASES", "PAIRS", "SECONDS", "latest", "summary"]
 
 CASES = (
@@ -51,6 +53,9 @@ def summary(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield _row("", "labels/s", "CPU µs", "of the first", *latency)
         for side, figures in document["sides"].items():
             yield _side(document, side, figures)
+        shapes = {side: load["schedule"]["shape"] for side, load in document["loads"].items()}
+        late = [behind(side, shapes[side], found) for side, found in document["sides"].items()]
+        yield from (f"  {said}" for said in late if said)
         broken = [c for c in document["guards"] if c["holds"] is False]
         yield from (f"  BROKEN {c['guard']}: {c['side']} has {c['value']}" for c in broken)
     first = documents[0]

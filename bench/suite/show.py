@@ -17,7 +17,7 @@ from typing import Any
 from bench.suite.case import Case
 from bench.suite.compare import PAIRS_MIN, SECONDS_MIN, Checked, Judged, Pair, Ratio, Report
 from bench.suite.measure import Measured
-from bench.suite.metrics import over_runs
+from bench.suite.metrics import behind, over_runs
 
 __all__ = [
     "commit",
@@ -42,6 +42,9 @@ def lines(case: Case, report: Report, measured: Measured, seconds: float) -> Ite
         yield _side(side, figures) if figures else f"{_side(side, seen)}   NOT VALID"
         if "stored_per_s" in seen and _writes(case):
             yield _writer(figures or seen)
+    for side, figures in report.sides.items():
+        if late := behind(side, case.sides[side].load.schedule.shape, figures):
+            yield f"  {late}"
     for judged in report.judged:
         yield f"  {judged_line(judged)}"
     for checked in report.guards:

@@ -15,7 +15,7 @@ import pytest
 from bench.suite.case import Case, CaseError, case_names, read_case
 from bench.suite.compare import Pair, Report, Run, judge, order
 from bench.suite.measure import Measured
-from bench.suite.metrics import METRICS, STAGES, figures_of, over_runs
+from bench.suite.metrics import METRICS, STAGES, behind, figures_of, over_runs
 from bench.suite.show import document, lines, progress_line
 from tests.support.repo import ROOT
 
@@ -429,6 +429,22 @@ def test_the_lines_say_what_was_found_beside_the_floor_of_the_same_run(case: Cas
     assert "guard errors_total == 0: BROKEN, echo has 40" in text
     assert "floor of this run: bare echo 40.0 µs/label, p99 0.01 ms; fdatasync p99 0.90 ms" in text
     assert "quick look" not in text
+
+
+@pytest.mark.parametrize(("p99_us", "said"), [(1_600_000.0, True), (900_000.0, False)])
+def test_a_side_that_falls_behind_its_schedule_is_named_under_the_table(
+    case: Case, p99_us: float, said: bool
+) -> None:
+    whole = dict.fromkeys(METRICS, 5.0)
+    late = whole | {"client_latency_us_p99": p99_us}
+    pairs = [Pair({"echo": Run(whole), "labeler": Run(late)})] * 8
+    text = "\n".join(lines(case, judged(case, pairs), Measured(pairs, whole, 900.0), 5.0))
+    assert ("labeler fell behind: p99 1.6 s; its labels/s are the schedule's" in text) is said
+    assert "echo fell behind" not in text
+
+
+def test_a_closed_loop_has_no_schedule_to_fall_behind() -> None:
+    assert not behind("labeler", "saturate", {"client_latency_us_p99": 2e6})
 
 
 def test_without_a_valid_run_what_was_seen_is_shown_as_not_valid(case: Case) -> None:

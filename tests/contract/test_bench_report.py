@@ -157,6 +157,17 @@ def test_a_case_shows_its_limits_what_was_left_out_and_what_could_not_run(
     assert "triton could not run: could not be installed: no wheel for this machine" in case
 
 
+def test_a_side_that_fell_behind_its_schedule_is_named_from_older_files_too(tmp_path: Path) -> None:
+    shutil.copytree(STORED, tmp_path / "results")
+    file = tmp_path / "results" / "peers-500.json"
+    document = json.loads(file.read_text())
+    document["sides"]["mosec"]["client_latency_us_p99"] = 1.6e6
+    file.write_text(json.dumps(document))
+    assert main(["--results", str(file.parent), "--out", str(tmp_path / "report")]) == 0
+    page = (tmp_path / "report" / "report.md").read_text()
+    assert re.findall(r"- (\w+) fell behind: p99 1\.6 s", page) == ["mosec"]
+
+
 def test_verdicts_and_guards_are_told_as_the_file_has_them(pages: Mapping[str, str]) -> None:
     page = pages["report.md"]
     assert "labeler/echo 2.53 [2.50–2.56], equal sides 1.01 [1.01–1.01]" in page

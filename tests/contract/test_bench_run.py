@@ -85,6 +85,12 @@ def test_a_case_with_fewer_valid_pairs_says_so_and_the_whole_names_what_was_run(
     assert short.latest(found)["pairs"] == 2
 
 
+def test_a_side_that_falls_behind_stands_in_the_summary() -> None:
+    found = documents()
+    found[0]["sides"]["labeler"]["client_latency_us_p99"] = 1.6e6
+    assert "labeler fell behind: p99 1.6 s" in "\n".join(short.summary(found))
+
+
 def test_a_broken_guard_stands_in_the_summary() -> None:
     found = documents()
     found[0]["guards"][0] |= {"holds": False, "value": 3.0}
