@@ -109,6 +109,20 @@ def test_every_peer_is_measured_by_a_case() -> None:
     assert {peers.PEER + name for name in peers.peer_names()} <= {side.server for side in sides}
 
 
+def test_peers_over_http_are_measured_in_batches_and_with_as_many_workers_as_cores() -> None:
+    sides = read_case("peers-http-saturated").sides
+    for peer in ("mosec", "litserve"):
+        told = {tuple(s.arguments) for s in sides.values() if s.server == peers.PEER + peer}
+        assert told == {(), ("--workers", "2"), ("--batch-rows", "64")}
+        server = (peers.PEERS / peer / "server.py").read_text()
+        assert all(f'"{words[0]}"' in server for words in told if words)
+
+
+def test_a_late_sender_of_the_peers_comparison_is_judged_as_of_other_crowded_cases() -> None:
+    limits = {side.load.lag_limit_ms for side in read_case("peers-2300").sides.values()}
+    assert limits == {read_case("bulk-beside-robots").sides["beside"].load.lag_limit_ms} == {5}
+
+
 def test_a_licence_that_is_not_permissive_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

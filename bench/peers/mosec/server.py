@@ -1,7 +1,7 @@
 """mosec, a worker of its own with the packaged model behind its HTTP server.
 
 A row's raw bytes in, JSON out, at `/predict`. `--batch-rows N`: at most so many rows in a batch,
-which waits 1 ms for them.
+which waits 1 ms for them. `--workers N`: so many of them.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def main() -> None:
     """Serves until a signal ends it."""
     parser = packaged_model.arguments()
     parser.add_argument("--batch-rows", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
     host, _, port = options.address.rpartition(":")
     os.environ[MODEL] = str(options.model)  # for the worker, a process of its own
@@ -69,7 +70,11 @@ def main() -> None:
     threading.Thread(target=tell_when_ready, args=(options.address,), daemon=True).start()
     server = Server()
     server.append_worker(
-        Labels, max_batch_size=options.batch_rows, max_wait_time=WAIT_MS_MAX, route="/predict"
+        Labels,
+        num=options.workers,
+        max_batch_size=options.batch_rows,
+        max_wait_time=WAIT_MS_MAX,
+        route="/predict",
     )
     server.run()
 
