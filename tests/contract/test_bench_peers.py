@@ -123,6 +123,15 @@ def test_a_late_sender_of_the_peers_comparison_is_judged_as_of_other_crowded_cas
     assert limits == {read_case("bulk-beside-robots").sides["beside"].load.lag_limit_ms} == {5}
 
 
+@pytest.mark.parametrize(
+    ("name", "setting"), [("mlserver", "metrics_endpoint=None"), ("triton", "allow_metrics=False")]
+)
+def test_a_peer_that_can_count_its_calls_does_not_and_says_so(name: str, setting: str) -> None:
+    folder = peers.PEERS / name
+    assert setting in (folder / "server.py").read_text()
+    assert "Metrics are off" in (folder / "README.md").read_text()
+
+
 def test_a_licence_that_is_not_permissive_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

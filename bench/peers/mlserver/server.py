@@ -55,7 +55,7 @@ async def serve(host: str, port: int, folder: Path) -> None:
         host=host,
         grpc_port=port,
         http_port=http_port,
-        metrics_port=packaged_model.free_port(),
+        metrics_endpoint=None,
     )
     version = ModelParameters(uri=str(folder), version=folder.name)
     model: Any = ModelSettings(name=folder.parent.name, implementation=Runtime, parameters=version)
