@@ -50,14 +50,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failures: list[str] = []
     not_run: list[str] = []
     documents = []
+    spare = short.SPARE if options.short else None
     for case in cases:
         try:
-            report, found = _run(case, options)
+            report, found = _run(case, options, spare)
         except (ServerError, MeasureError) as error:  # the other cases are still worth their time
             not_run.append(f"{case.name}: {error}")
             print(not_run[-1], file=sys.stderr)
             continue
         documents.append(found)
+        if spare is not None:
+            spare -= max(0, len(found["runs"]) - options.pairs)
         failures += _keep(options, report, found)
     if options.short and documents:
         _keep_latest(options, documents)
@@ -111,13 +114,15 @@ def _list(cases: Sequence[Case | WriterCase]) -> None:
     print("\nmake bench CASE=NAME measures one; ARGS='--pairs 2 --seconds 2' takes a quick look")
 
 
-def _run(case: Case | WriterCase, options: argparse.Namespace) -> tuple[Report, dict[str, Any]]:
-    """Measures a case and prints it; the document is its result file."""
+def _run(
+    case: Case | WriterCase, options: argparse.Namespace, spare: int | None
+) -> tuple[Report, dict[str, Any]]:
+    """Measures a case and prints it; the document is its result file. `spare`: see `Options`."""
     print(f"{case.name}: measuring …", file=sys.stderr, flush=True)
     if isinstance(case, WriterCase):
         return _run_writers(case, options)
     with tempfile.TemporaryDirectory(prefix="labeler-bench-") as folder:
-        asked = Options(options.pairs, options.seconds)
+        asked = Options(options.pairs, options.seconds, spare)
         measured = measure(
             case,
             asked,
@@ -156,8 +161,8 @@ def _keep(options: argparse.Namespace, report: Report, found: Mapping[str, Any])
 
 def _keep_latest(options: argparse.Namespace, documents: Sequence[Mapping[str, Any]]) -> None:
     """The short form is one file, which says of itself that it is a quick look."""
-    _write((options.out or RESULTS) / "latest.json", short.latest(documents))
-    for line in short.summary(documents):
+    _write((options.out or RESULTS) / "latest.json", short.latest(documents, options.pairs))
+    for line in short.summary(documents, options.pairs):
         print(line, flush=True)
 
 

@@ -39,10 +39,19 @@ class MeasureError(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """How often and how long; `seconds` None is the case's own time."""
+    """How often and how long; `seconds` None is the case's own time.
+
+    `spare`: so many pairs may be run again for those of a late sender; None: as many as `pairs`.
+    """
 
     pairs: int
     seconds: float | None = None
+    spare: int | None = None
+
+    @property
+    def tries(self) -> int:
+        """The most pairs that are run."""
+        return self.pairs + (self.pairs if self.spare is None else self.spare)
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,7 @@ class Measured:
 def measure(
     case: Case, options: Options, folder: Path, progress: Callable[[int, Pair], None]
 ) -> Measured:
-    """As many valid pairs as asked for; for each invalid one another, up to twice as many in all.
+    """As many valid pairs as asked for; for each invalid one another, up to `options.tries` in all.
 
     `folder`: empty, where servers keep their state. `progress` is called after each pair. Errors:
     `ServerError`, `MeasureError`, but not of a peer: the pairs are without a peer that fails.
@@ -74,7 +83,7 @@ def measure(
     with ExitStack() as stack:
         servers = _start(case, folder, stack, absent)
         floor = [_floor_run(case, options, servers)]
-        while _wanting(pairs, options.pairs):
+        while _wanting(pairs, options):
             runs = _pair(case, len(pairs), servers, options, absent)
             pairs = [_only(pair, absent) for pair in pairs]
             pairs.append(Pair(_above_off(case, {n: runs[n] for n in case.sides if n in runs})))
@@ -121,9 +130,9 @@ def fdatasync_us(folder: Path, count: int) -> list[float]:
     return times
 
 
-def _wanting(pairs: list[Pair], wanted: int) -> bool:
+def _wanting(pairs: list[Pair], options: Options) -> bool:
     valid = sum(not pair.invalid_because for pair in pairs)
-    return valid < wanted and len(pairs) < 2 * wanted
+    return valid < options.pairs and len(pairs) < options.tries
 
 
 def _pair(

@@ -13,7 +13,7 @@ from bench import run
 from bench.suite import short
 from bench.suite.case import CaseError, case_names, read_case
 from bench.suite.compare import Pair, Run, judge
-from bench.suite.measure import Measured, MeasureError
+from bench.suite.measure import Measured, MeasureError, Options
 from bench.suite.metrics import METRICS
 from bench.suite.show import document
 from bench.writer.cases import CASES as WRITER_CASES
@@ -48,8 +48,10 @@ def test_every_case_of_the_short_form_is_there_and_can_be_run_so_briefly() -> No
     assert shapes <= {"constant", "saturate"}  # no shape whose own times would not fit
 
 
-def test_the_short_form_fits_into_three_minutes() -> None:
-    seconds = 0.0
+def test_the_short_form_fits_into_three_minutes_and_with_pairs_run_again_into_half_one_more() -> (
+    None
+):
+    seconds, pair_s_max = 0.0, 0.0
     for name in short.CASES:
         sides = [*read_case(name).sides.values()]
         # Before and after its pairs a case without an echo runs one with its first side's load.
@@ -57,11 +59,14 @@ def test_the_short_form_fits_into_three_minutes() -> None:
         # A second beside the warm-up and the run itself for what each run begins and ends with.
         runs = [*sides * short.PAIRS, *floor]
         seconds += sum(side.load.warmup_s + short.SECONDS + 1 for side in runs)
+        pair_s = sum(side.load.warmup_s + short.SECONDS + 1 for side in sides)
+        pair_s_max = max(pair_s_max, pair_s)
     assert seconds <= 180
+    assert seconds + short.SPARE * pair_s_max <= 220
 
 
 def test_the_summary_has_a_line_for_each_side_and_says_what_it_is() -> None:
-    text = "\n".join(short.summary(documents()))
+    text = "\n".join(short.summary(documents(), 2))
     assert "1.25×" in text
     assert "a quick look of 2 pairs of 3 s" in text
     for name in short.CASES:
@@ -72,33 +77,59 @@ def test_the_summary_has_a_line_for_each_side_and_says_what_it_is() -> None:
 
 
 def test_a_side_without_a_valid_run_has_no_figures_in_the_summary() -> None:
-    assert "labeler                     NOT VALID" in "\n".join(short.summary(documents("late")))
+    assert "labeler                     NOT VALID" in "\n".join(short.summary(documents("late"), 2))
 
 
 def test_a_case_with_fewer_valid_pairs_says_so_and_the_whole_names_what_was_run() -> None:
     found = documents()
     found[0]["pairs"] = 1
-    text = "\n".join(short.summary(found))
+    text = "\n".join(short.summary(found, 2))
     assert text.count("of 2 pairs are valid") == 1
     assert "1 of 2 pairs are valid" in text.split(short.CASES[1])[0]
     assert "a quick look of 2 pairs of 3 s" in text
-    assert short.latest(found)["pairs"] == 2
+    assert short.latest(found, 2)["pairs"] == 2
 
 
 def test_a_side_that_falls_behind_stands_in_the_summary() -> None:
     found = documents()
     found[0]["sides"]["labeler"]["client_latency_us_p99"] = 1.6e6
-    assert "labeler fell behind: p99 1.6 s" in "\n".join(short.summary(found))
+    assert "labeler fell behind: p99 1.6 s" in "\n".join(short.summary(found, 2))
+
+
+def test_a_summary_says_what_is_missing_where_no_case_has_all_pairs() -> None:
+    found = [document | {"pairs": 1} for document in documents()]
+    text = "\n".join(short.summary(found, 2))
+    assert text.count("1 of 2 pairs are valid") == len(short.CASES)
+    assert "a quick look of 2 pairs" in text
+
+
+def test_the_cases_of_the_short_form_share_its_spare_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = []
+
+    def late(case: Any, options: Options, *_: object) -> Measured:
+        tries.append(options.tries)
+        pair = planted(case.name, invalid="late").pairs[0]
+        return Measured([pair] * min(options.tries, options.pairs + 2), {}, 900.0)
+
+    monkeypatch.setattr(run, "measure", late)
+    assert run.main(["--short", "--out", str(tmp_path)]) == 0
+    assert tries == [6, 4, 3, 3, 3]
+
+
+def test_a_measurement_may_run_each_pair_again() -> None:
+    assert Options(8).tries == 16
 
 
 def test_a_broken_guard_stands_in_the_summary() -> None:
     found = documents()
     found[0]["guards"][0] |= {"holds": False, "value": 3.0}
-    assert "BROKEN errors_total == 0: echo has 3.0" in "\n".join(short.summary(found))
+    assert "BROKEN errors_total == 0: echo has 3.0" in "\n".join(short.summary(found, 2))
 
 
 def test_the_latest_file_has_every_document_whole() -> None:
-    found = short.latest(documents())
+    found = short.latest(documents(), 2)
     assert list(found["cases"]) == list(short.CASES)
     assert found["measurement"] is False
     for name, whole in found["cases"].items():
