@@ -193,11 +193,15 @@ impl Row {
         self.weakest.load(Ordering::Acquire) > Durability::Buffered as u8
     }
 
-    /// Puts the answer in; wakes callers for whom that is enough.
+    /// Puts the answer in; callers for whom that is enough are woken by `tell`.
     pub fn answered(&self, answer: Answer) {
         let first = self.answer.set(answer).is_ok();
         debug_assert!(first, "a row is answered once");
         self.advance(Progress::Buffered);
+    }
+
+    /// Wakes the callers of an answered row for whom that is enough.
+    pub fn tell(&self) {
         if !self.is_awaited() {
             self.notify.notify_waiters();
         }

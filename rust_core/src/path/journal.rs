@@ -46,16 +46,20 @@ impl Journaling {
         let mut reservations = Vec::with_capacity(entries.len());
         let mut rows = Vec::with_capacity(entries.len());
         let mut bodies = Vec::with_capacity(entries.len());
+        for (entry, answer) in entries.as_slice().iter().zip(answers.as_slice()) {
+            let mut body = Vec::new();
+            row_record::encode(&entry.row.asked, answer, labeled_at_unix_us, &mut body);
+            bodies.push(body);
+        }
         for (mut entry, answer) in entries.zip(answers) {
             let row = entry.row.clone();
             reservations.extend(entry.reservation.take());
             row.labeled_at_unix_us.store(labeled_at_unix_us as u64, Ordering::Relaxed);
-            let mut body = Vec::new();
-            row_record::encode(&row.asked, &answer, labeled_at_unix_us, &mut body);
-            bodies.push(body);
             row.answered(answer);
             rows.push(row);
         }
+        // Not one by one: a caller's thread that is woken by the first finds all of its rows.
+        rows.iter().for_each(|row| row.tell());
         let unsettled = Arc::new(Unsettled { rows, this: self.clone(), settled: false.into() });
         faults::point("journal");
         let waiting = unsettled.clone();

@@ -4,14 +4,16 @@
 //! For tests only. No panic, no more memory than the bytes allow, each refusal by its field.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use futures_util::FutureExt;
 use prost::Message;
 use tonic::Streaming;
+use tonic::codec::{DecodeBuf, Decoder};
 
-use super::codec::{self, Incoming, StreamCodec};
+use super::codec::{self, Incoming};
+use super::frames::Messages;
 use super::unary::{Unread, message};
 use super::wire;
 use crate::clock::Clock;
@@ -52,22 +54,31 @@ pub fn label_batch(bytes: &[u8]) {
 }
 
 /// Bytes as what a call sends: frames of gRPC, cut into pieces of up to 97 bytes, in a stream and
-/// in calls of one message.
+/// in calls of one message. tonic reads the same messages of them as a stream does.
 pub fn frames(bytes: &[u8]) {
     let (messages, whole) = streamed(bytes);
+    assert_eq!((&messages, whole), (&by_tonic(bytes).0, by_tonic(bytes).1));
     let mut body = Pieces(Bytes::copy_from_slice(bytes));
     let called = message(&mut body, MESSAGE_BYTES_MAX).now_or_never();
     let called = called.expect("the body is all there");
-    assert_eq!(called.is_ok(), whole && messages == 1, "{messages} messages, then {called:?}");
+    let count = messages.len();
+    assert_eq!(called.is_ok(), whole && count == 1, "{count} messages, then {called:?}");
     match called {
         Ok(message) => {
+            assert_eq!(messages[0], message);
             let clock = Clock::start();
             read(codec::received::<proto::LabelRequest>(&message, &clock).message);
             read(codec::received::<proto::LabelBatchRequest>(&message, &clock).message);
         }
-        Err(Unread::Invalid(error)) => refused(&error),
-        Err(Unread::Protocol(status)) => assert!(!status.message().is_empty(), "{status:?}"),
-        Err(Unread::Gone) => panic!("a body without an error is not gone"),
+        Err(unread) => told(&unread),
+    }
+}
+
+fn told(unread: &Unread) {
+    match unread {
+        Unread::Invalid(error) => refused(error),
+        Unread::Protocol(status) => assert!(!status.message().is_empty(), "{status:?}"),
+        Unread::Gone => panic!("a body without an error is not gone"),
     }
 }
 
@@ -99,24 +110,47 @@ fn refused(error: &Error) {
     assert!(error.to_string().len() < 400, "an error as long as its message");
 }
 
-/// How many messages a stream reads, and whether it then ends as it should.
-fn streamed(bytes: &[u8]) -> (usize, bool) {
-    let decoder = StreamCodec(Clock::start());
-    let pieces = Pieces(Bytes::copy_from_slice(bytes));
-    let mut stream = Streaming::new_request(decoder, pieces, None, Some(MESSAGE_BYTES_MAX));
-    let mut messages = 0;
+/// The messages that a stream reads, and whether it then ends as it should.
+fn streamed(bytes: &[u8]) -> (Vec<Bytes>, bool) {
+    let mut messages = Messages::new(Pieces(Bytes::copy_from_slice(bytes)), MESSAGE_BYTES_MAX);
+    let mut context = Context::from_waker(Waker::noop());
+    let mut found = Vec::new();
     loop {
-        let next = stream.message().now_or_never().expect("the body is all there");
-        match next {
-            Ok(Some(received)) => read(received.message),
-            Ok(None) => return (messages, true),
-            Err(status) => {
-                assert!(!status.message().is_empty(), "{status:?}");
-                return (messages, false);
+        match messages.poll_next(&mut context, Bytes::copy_from_slice) {
+            Poll::Ready(Some(Ok(message))) => found.push(message),
+            Poll::Ready(Some(Err(unread))) => {
+                told(&unread);
+                return (found, false);
             }
+            Poll::Ready(None) => return (found, true),
+            Poll::Pending => panic!("the body is all there"),
         }
-        messages += 1;
-        assert!(messages <= bytes.len() / 5, "more messages than headers");
+        assert!(found.len() <= bytes.len() / 5, "more messages than headers");
+    }
+}
+
+/// The same as tonic reads them.
+fn by_tonic(bytes: &[u8]) -> (Vec<Bytes>, bool) {
+    let pieces = Pieces(Bytes::copy_from_slice(bytes));
+    let mut stream = Streaming::new_request(Plain, pieces, None, Some(MESSAGE_BYTES_MAX));
+    let mut found = Vec::new();
+    loop {
+        match stream.message().now_or_never().expect("the body is all there") {
+            Ok(Some(message)) => found.push(message),
+            end => return (found, end.is_ok()),
+        }
+    }
+}
+
+/// Takes a message as it is.
+struct Plain;
+
+impl Decoder for Plain {
+    type Item = Bytes;
+    type Error = tonic::Status;
+
+    fn decode(&mut self, src: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, tonic::Status> {
+        Ok(Some(src.copy_to_bytes(src.remaining())))
     }
 }
 

@@ -9,14 +9,10 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use bytes::{Buf as _, BufMut, BytesMut};
+use bytes::{BufMut, BytesMut};
 use prost::{
     Message,
     encoding::{DecodeContext, decode_key, skip_field},
-};
-use tonic::{
-    Status,
-    codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
 };
 
 use crate::{
@@ -243,70 +239,6 @@ pub fn received<M: Incoming>(message: &[u8], clock: &Clock) -> Received<M> {
     });
     let arrival = Arrival { arrived_us, decoded_us: clock.now_us() };
     Received { message, arrival }
-}
-
-/// Each open stream begins with one buffer a direction: for a message, not for the
-/// 8 KiB that tonic takes by itself. Larger messages grow theirs.
-fn buffers() -> BufferSettings {
-    const BUFFER_BYTES: usize = 256;
-    const SEND_BYTES: usize = 32 << 10;
-    BufferSettings::new(BUFFER_BYTES, SEND_BYTES)
-}
-
-/// The codec of `LabelStream`.
-#[derive(Clone, Copy)]
-pub struct StreamCodec(pub Clock);
-
-impl Codec for StreamCodec {
-    type Encode = StreamReply;
-    type Decode = Received<proto::LabelRequest>;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        *self
-    }
-
-    fn decoder(&mut self) -> Self {
-        *self
-    }
-}
-
-impl Encoder for StreamCodec {
-    type Item = StreamReply;
-    type Error = Status;
-
-    fn encode(
-        &mut self,
-        item: StreamReply,
-        dst: &mut EncodeBuf<'_>,
-    ) -> std::result::Result<(), Status> {
-        guarded("encode", || item.write(dst, &self.0)).map_err(|e| status::to_status(&e))
-    }
-
-    fn buffer_settings(&self) -> BufferSettings {
-        buffers()
-    }
-}
-
-impl Decoder for StreamCodec {
-    type Item = Received<proto::LabelRequest>;
-    type Error = Status;
-
-    fn decode(
-        &mut self,
-        src: &mut DecodeBuf<'_>,
-    ) -> std::result::Result<Option<Self::Item>, Status> {
-        // A message lies in one piece, so that its first chunk is all of it.
-        let received = received(src.chunk(), &self.0);
-        // What is left of a bad message is skipped, so that the next one starts at its start.
-        src.advance(src.remaining());
-        Ok(Some(received))
-    }
-
-    fn buffer_settings(&self) -> BufferSettings {
-        buffers()
-    }
 }
 
 #[cfg(test)]

@@ -16,20 +16,18 @@ use futures_util::FutureExt as _;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use tokio::sync::watch;
-use tonic::{Code, Status, body::Body, server::Grpc, service::Routes};
-use tower::{Service as _, service_fn};
+use tonic::{Code, service::Routes};
+use tower::Service as _;
 
 use crate::account::Method;
 
 use super::{
     Shared,
-    codec::StreamCodec,
     connection::Ending,
-    deadline::timeout_us,
     labels, models, readback,
     running::{Begun, apart},
     status,
-    stream::{self, Asked, Connection, Watched},
+    stream::{self, Connection},
     unary::{self, Sent},
 };
 
@@ -82,7 +80,8 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
                 Box::pin(apart(guarded(shared, call)))
             }
             "/labeler.v1.LabelService/LabelStream" => {
-                guarded(shared.clone(), label_stream(shared, self.connection.clone(), request))
+                let connection = self.connection.clone();
+                guarded(shared.clone(), stream::label_stream(shared, connection, request))
             }
             "/labeler.v1.LabelService/GetLabel" => {
                 let call =
@@ -148,29 +147,6 @@ fn guarded_future(
             status::to_status(&error).into_http()
         }))
     })
-}
-
-async fn label_stream(
-    shared: Arc<Shared>,
-    connection: Connection,
-    request: Request<Incoming>,
-) -> Response<Sent> {
-    // A stream has no deadline as a whole, but what is malformed is never read as none.
-    if let Err(error) = timeout_us(request.headers()) {
-        return shared.refuse(shared.accounts.receive(Method::LabelStream), &error).into_http();
-    }
-    let bytes_max = shared.config.message_bytes_max;
-    let codec = StreamCodec(shared.clock);
-    let mut grpc = Grpc::new(codec).max_decoding_message_size(bytes_max);
-    let asked = Arc::<Asked>::default();
-    let of_it = asked.clone();
-    let handler = service_fn(move |received| {
-        let (shared, connection) = (shared.clone(), connection.clone());
-        let answer = stream::label_stream(shared, connection, of_it.clone(), received);
-        ready(Ok::<_, Status>(answer))
-    });
-    let answer = grpc.streaming(handler, request).await;
-    answer.map(|body| Sent::Other(Body::new(Watched::new(body, asked))))
 }
 
 #[cfg(test)]

@@ -10,16 +10,21 @@ use std::{
     mem,
     panic::AssertUnwindSafe,
     pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
 };
 
-use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
+use futures_util::FutureExt as _;
 use hyper::rt::Executor;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use crate::wakes;
+
+use super::slots::Slots;
 
 type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -40,22 +45,112 @@ where
 /// A connection with the calls that it began; its end is theirs.
 pub struct Running<C> {
     connection: Pin<Box<C>>,
+    connection_woken: Part,
     begun: Begun,
     /// Empty between two steps, and kept for its room.
     new: Vec<Call>,
-    calls: FuturesUnordered<Call>,
+    calls: Slots<Call>,
+    calls_woken: Part,
+    task: Task,
+}
+
+/// Rounds of calls and connection before other tasks have their turn.
+const ROUNDS_MAX: usize = 4;
+
+/// Calls whose room a connection keeps where none runs.
+const KEPT_CALLS: usize = 8;
+
+/// Whom its parts wake; nobody while it runs, since it looks at them before it rests.
+type Task = Arc<Mutex<Option<Waker>>>;
+
+/// What is polled only when it was woken: a call that only takes a message in has nothing to send.
+struct Part {
+    woken: Arc<WakePart>,
+    waker: Waker,
+}
+
+struct WakePart {
+    woken: AtomicBool,
+    task: Task,
+}
+
+impl Part {
+    /// To be polled first of all.
+    fn new(task: &Task) -> Self {
+        let woken = Arc::new(WakePart { woken: true.into(), task: task.clone() });
+        let waker = Waker::from(woken.clone());
+        Self { woken, waker }
+    }
+
+    fn set(&self) {
+        self.woken.woken.store(true, Ordering::Release);
+    }
+
+    fn take(&self) -> bool {
+        self.woken.woken.swap(false, Ordering::AcqRel)
+    }
+
+    fn is_set(&self) -> bool {
+        self.woken.woken.load(Ordering::Acquire)
+    }
+}
+
+impl Wake for WakePart {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.woken.swap(true, Ordering::AcqRel) {
+            let task = self.task.lock().take();
+            if let Some(task) = task {
+                task.wake();
+            }
+        }
+    }
 }
 
 impl<C> Running<C> {
     /// `begun` is what the connection was given as its executor.
     pub fn new(connection: C, begun: Begun) -> Self {
-        let (new, calls) = (Vec::new(), FuturesUnordered::new());
-        Self { connection: Box::pin(connection), begun, new, calls }
+        let (new, calls, task) = (Vec::new(), Slots::default(), Task::default());
+        let (connection_woken, calls_woken) = (Part::new(&task), Part::new(&task));
+        let connection = Box::pin(connection);
+        Self { connection, connection_woken, begun, new, calls, calls_woken, task }
     }
 
-    /// The connection itself.
+    /// The connection itself, which is polled after this.
     pub fn connection(&mut self) -> Pin<&mut C> {
+        self.connection_woken.set();
         self.connection.as_mut()
+    }
+}
+
+impl<C: Future> Running<C> {
+    fn step_calls(&mut self) {
+        if self.calls_woken.take() {
+            let mut context = Context::from_waker(&self.calls_woken.waker);
+            while self.calls.poll_next(&mut context).is_ready() {}
+            self.calls.rest(KEPT_CALLS);
+        }
+    }
+
+    fn step_connection(&mut self) -> Poll<C::Output> {
+        if !self.connection_woken.take() {
+            return Poll::Pending;
+        }
+        let mut context = Context::from_waker(&self.connection_woken.waker);
+        let end = self.connection.as_mut().poll(&mut context);
+        mem::swap(&mut *self.begun.0.lock(), &mut self.new);
+        if !self.new.is_empty() {
+            self.new.drain(..).for_each(|call| self.calls.push(call));
+            self.calls_woken.set();
+        }
+        end
+    }
+
+    fn is_woken(&self) -> bool {
+        self.calls_woken.is_set() || self.connection_woken.is_set()
     }
 }
 
@@ -63,20 +158,24 @@ impl<C: Future> Future for Running<C> {
     type Output = C::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<C::Output> {
-        loop {
+        *self.task.lock() = None;
+        for _ in 0..ROUNDS_MAX {
             // Replies before the connection, which sends them.
-            while let Poll::Ready(Some(())) = self.calls.poll_next_unpin(context) {}
-            if let Poll::Ready(end) = self.connection.as_mut().poll(context) {
+            self.step_calls();
+            if let Poll::Ready(end) = self.step_connection() {
                 return Poll::Ready(end);
             }
-            let Self { begun, new, calls, .. } = &mut *self;
-            mem::swap(&mut *begun.0.lock(), new);
-            if new.is_empty() {
-                wakes::turn();
-                return Poll::Pending;
+            if !self.is_woken() {
+                break;
             }
-            calls.extend(new.drain(..));
         }
+        wakes::turn();
+        *self.task.lock() = Some(context.waker().clone());
+        // Also by who came before its task was known.
+        if self.is_woken() {
+            context.waker().wake_by_ref();
+        }
+        Poll::Pending
     }
 }
 
@@ -105,11 +204,7 @@ pub async fn apart<T: Send + 'static>(call: impl Future<Output = T> + Send + 'st
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        future::pending,
-        sync::atomic::{AtomicUsize, Ordering},
-        task::{Wake, Waker},
-    };
+    use std::{future::pending, sync::atomic::AtomicUsize};
 
     use tokio::sync::{Notify, oneshot};
 
@@ -143,6 +238,50 @@ mod tests {
         assert_eq!(wakes.0.load(Ordering::Relaxed) - before, 1);
         assert!(step(&mut running, &wakes).is_pending());
         assert!(running.calls.is_empty(), "one step has answered all of them");
+    }
+
+    #[test]
+    fn a_connection_is_polled_when_it_was_woken_or_looked_at_and_at_no_other_time() {
+        let (news, begun) = (Arc::new(Notify::new()), Begun::default());
+        let (told, sends) = (news.clone(), Arc::new(Notify::new()));
+        let send = sends.clone();
+        begun.execute(async move {
+            told.notified().await;
+            told.notified().await;
+            send.notify_one();
+        });
+        let polls = Arc::new(AtomicUsize::new(0));
+        let polled = polls.clone();
+        let mut flushed = Box::pin(async move { sends.notified().await });
+        let connection = std::future::poll_fn(move |context| {
+            polled.fetch_add(1, Ordering::Relaxed);
+            flushed.as_mut().poll(context)
+        });
+        let (mut running, wakes) = (Running::new(connection, begun), Arc::default());
+        assert!(step(&mut running, &wakes).is_pending());
+        assert_eq!(polls.load(Ordering::Relaxed), 1);
+        news.notify_waiters();
+        assert!(step(&mut running, &wakes).is_pending());
+        assert_eq!(polls.load(Ordering::Relaxed), 1, "its call had nothing to send");
+        running.connection();
+        assert!(step(&mut running, &wakes).is_pending());
+        assert_eq!(polls.load(Ordering::Relaxed), 2, "it may have been told to end");
+        news.notify_waiters();
+        assert!(step(&mut running, &wakes).is_ready(), "what its call sent has left in that step");
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 2, "one wake for each news");
+    }
+
+    #[test]
+    fn a_connection_that_wakes_itself_again_and_again_lets_other_tasks_run() {
+        let connection = std::future::poll_fn(|context: &mut Context<'_>| {
+            context.waker().wake_by_ref();
+            Poll::<()>::Pending
+        });
+        let (mut running, wakes) = (Running::new(connection, Begun::default()), Arc::default());
+        for step_number in 1..=3 {
+            assert!(step(&mut running, &wakes).is_pending());
+            assert_eq!(wakes.0.load(Ordering::Relaxed), step_number);
+        }
     }
 
     #[test]

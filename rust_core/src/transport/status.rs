@@ -170,26 +170,6 @@ pub fn too_large(bytes: impl Display, bytes_max: usize) -> Error {
     wire::invalid("message", format!("{bytes} bytes"), expected)
 }
 
-/// What a stream is told whose message tonic refused before any handler saw it: cut short, too
-/// large, compressed in a way that is unknown here. The first two are bad input like any; what is
-/// said of compression, and its codes, is fixed by gRPC.
-pub fn unread(told: &Status, message_bytes_max: usize) -> (Status, Error) {
-    let text = told.message();
-    let error = match told.code() {
-        Code::OutOfRange => {
-            let bytes = text.split(' ').find(|word| word.bytes().all(|b| b.is_ascii_digit()));
-            too_large(bytes.unwrap_or("too many"), message_bytes_max)
-        }
-        Code::Internal if text == CUT_SHORT => not_whole("cut short"),
-        // What the specification has a code for.
-        _ => return (told.clone(), not_whole(text)),
-    };
-    (to_status(&error), error)
-}
-
-/// What tonic says of a body that ended within a message.
-const CUT_SHORT: &str = "Unexpected EOF decoding stream.";
-
 fn any(name: &str, message: &impl prost::Message) -> Any {
     Any { type_url: format!("type.googleapis.com/{name}"), value: message.encode_to_vec() }
 }

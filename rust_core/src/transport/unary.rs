@@ -32,11 +32,13 @@ use super::{
     codec::{self, Outgoing, Received},
     deadline::timeout_us,
     labels::Call,
-    status, wire,
+    status,
+    stream::Replies,
+    wire,
 };
 
 /// How a message begins: whether it is compressed, and its length in four bytes.
-const HEADER_BYTES: usize = 5;
+pub const HEADER_BYTES: usize = 5;
 
 /// Runs a call. The message must have arrived by the call's deadline, since until then nobody else
 /// looks at the time; from there on the handler keeps it.
@@ -119,7 +121,7 @@ async fn in_time(
 }
 
 /// Messages are taken as they are: no compression is known.
-fn plain(headers: &HeaderMap) -> std::result::Result<(), Unread> {
+pub fn plain(headers: &HeaderMap) -> std::result::Result<(), Unread> {
     const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
     const ACCEPTED: &str = "grpc-accept-encoding";
     const PLAIN: &str = "identity";
@@ -171,8 +173,8 @@ where
     }
 }
 
-/// The length of the message that begins here.
-fn length(got: &[u8], bytes_max: usize) -> std::result::Result<usize, Unread> {
+/// The length of the message that begins here; 0 where not all of its header is here.
+pub fn length(got: &[u8], bytes_max: usize) -> std::result::Result<usize, Unread> {
     let [flag, a, b, c, d, ..] = *got else { return Ok(0) };
     if flag != 0 {
         // "MUST fail with INTERNAL status", gRPC's document on compression says.
@@ -199,21 +201,36 @@ thread_local! {
 
 /// A reply as it is sent.
 pub fn framed(reply: impl Outgoing, clock: &Clock) -> Result<Bytes> {
+    let (written, reply) = in_room(|room| frame(reply, room, clock));
+    written.map(|()| reply)
+}
+
+/// What is written into the room that replies share.
+pub fn in_room<T>(write: impl FnOnce(&mut BytesMut) -> T) -> (T, Bytes) {
     ROOM.with_borrow_mut(|room| {
-        // Of a reply that failed.
-        room.clear();
-        room.reserve(REPLY_BYTES);
-        room.put_bytes(0, HEADER_BYTES);
-        codec::guarded("encode", || reply.write(room, clock))?;
-        let bytes = u32::try_from(room.len() - HEADER_BYTES);
-        let reason = || "a reply of over 4 GB".to_owned();
-        let bytes = bytes.map_err(|_| Error::Internal { part: "encode", reason: reason() })?;
-        room[1..HEADER_BYTES].copy_from_slice(&bytes.to_be_bytes());
+        let done = write(room);
         if room.len() > ROOM_BYTES {
-            return Ok(mem::replace(room, BytesMut::with_capacity(ROOM_BYTES)).freeze());
+            return (done, mem::replace(room, BytesMut::with_capacity(ROOM_BYTES)).freeze());
         }
-        Ok(room.split().freeze())
+        (done, room.split().freeze())
     })
+}
+
+/// Writes a reply behind others. One that fails leaves nothing.
+pub fn frame(reply: impl Outgoing, room: &mut BytesMut, clock: &Clock) -> Result<()> {
+    let begin = room.len();
+    room.reserve(REPLY_BYTES);
+    room.put_bytes(0, HEADER_BYTES);
+    let written = codec::guarded("encode", || reply.write(room, clock)).and_then(|()| {
+        let bytes = u32::try_from(room.len() - begin - HEADER_BYTES);
+        let reason = || "a reply of over 4 GB".to_owned();
+        bytes.map_err(|_| Error::Internal { part: "encode", reason: reason() })
+    });
+    match written {
+        Ok(bytes) => room[begin + 1..begin + HEADER_BYTES].copy_from_slice(&bytes.to_be_bytes()),
+        Err(_) => room.truncate(begin),
+    }
+    written.map(drop)
 }
 
 /// What a connection sends as a response.
@@ -225,14 +242,22 @@ pub enum Sent {
         /// Whether the status is sent.
         ended: bool,
     },
-    /// What tonic or a stream sends.
+    /// What a stream sends.
+    Stream(Replies),
+    /// What tonic sends.
     Other(tonic::body::Body),
 }
 
 impl Sent {
-    fn reply(mut headers: HeaderMap, message: Bytes) -> Response<Self> {
+    fn reply(headers: HeaderMap, message: Bytes) -> Response<Self> {
+        Self::Reply { message: Some(message), ended: false }.with(headers)
+    }
+
+    /// As a response that takes the room of the request's headers.
+    pub fn with(self, mut headers: HeaderMap) -> Response<Self> {
+        headers.clear();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-        let mut response = Response::new(Self::Reply { message: Some(message), ended: false });
+        let mut response = Response::new(self);
         *response.headers_mut() = headers;
         response
     }
@@ -254,6 +279,7 @@ impl Body for Sent {
         context: &mut Context<'_>,
     ) -> Poll<Option<std::result::Result<Frame<Bytes>, Status>>> {
         let (message, ended) = match &mut *self {
+            Self::Stream(replies) => return replies.poll_frame(context),
             Self::Other(body) => return Pin::new(body).poll_frame(context),
             Self::Reply { message, ended } => (message, ended),
         };
@@ -271,13 +297,14 @@ impl Body for Sent {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Reply { ended, .. } => *ended,
+            Self::Stream(_) => false,
             Self::Other(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Reply { .. } => SizeHint::default(),
+            Self::Reply { .. } | Self::Stream(_) => SizeHint::default(),
             Self::Other(body) => body.size_hint(),
         }
     }

@@ -1,10 +1,11 @@
 //! What the parts are given: made outside of what is counted, the same in every run.
 
 use std::{
+    convert::Infallible,
     path::Path,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll},
 };
 
 use bytes::Bytes;
@@ -26,15 +27,11 @@ use labeler_core::{
     row_record,
     stages::{Stage, Timing},
     transport::{
-        codec::{self, Received, Rows, StreamCodec, StreamReply},
+        codec::{self, Received, Rows, StreamReply},
         unary,
     },
 };
 use prost::Message as _;
-use tonic::{
-    Status,
-    codec::{EncodeBody, SingleMessageCompressionOverride},
-};
 
 /// The body of a call, not read yet.
 pub struct Incoming(Whole, Clock);
@@ -99,12 +96,12 @@ pub struct Whole(Option<Bytes>);
 
 impl Body for Whole {
     type Data = Bytes;
-    type Error = Status;
+    type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         Poll::Ready(self.0.take().map(|bytes| Ok(Frame::data(bytes))))
     }
 
@@ -179,14 +176,12 @@ fn reply(version: &SharedVersion, accounts: &Arc<Accounts>) -> codec::Answered {
     codec::Answered { reply, want_scores: false, entry, arrived_us: 0 }
 }
 
-type Items = futures_util::stream::Once<std::future::Ready<Result<StreamReply, Status>>>;
-
 /// A call's reply before its encoding, on a thread that has encoded others.
 pub enum Outgoing {
     /// Of `Label`.
     Unary(codec::Answered, Clock),
     /// One message of `LabelStream`.
-    Message(Pin<Box<EncodeBody<StreamCodec, Items>>>),
+    Message(StreamReply, Clock),
     /// Of `LabelBatch`.
     Rows(Rows, Clock),
 }
@@ -197,18 +192,9 @@ impl Outgoing {
         let framed = match self {
             Self::Unary(reply, clock) => unary::framed(reply, &clock),
             Self::Rows(rows, clock) => unary::framed(rows, &clock),
-            Self::Message(mut body) => return first(body.as_mut()),
+            Self::Message(reply, clock) => unary::framed(reply, &clock),
         };
         framed.unwrap_or_else(|error| unreachable!("a whole reply: {error}"))
-    }
-}
-
-fn first<T: Body<Data = Bytes, Error = Status>>(body: Pin<&mut T>) -> Bytes {
-    match body.poll_frame(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Some(Ok(frame))) => {
-            frame.into_data().unwrap_or_else(|_| unreachable!("a reply has data"))
-        }
-        _ => unreachable!("a reply is there"),
     }
 }
 
@@ -221,14 +207,7 @@ pub fn unary() -> Outgoing {
 pub fn stream_message() -> Outgoing {
     let result = Ok(reply(&recorded(), &Arc::default()));
     let item = StreamReply { sequence: 123_456, result };
-    let once = futures_util::stream::once(std::future::ready(Ok(item)));
-    Outgoing::Message(Box::pin(EncodeBody::new_server(
-        StreamCodec(Clock::start()),
-        once,
-        None,
-        SingleMessageCompressionOverride::default(),
-        None,
-    )))
+    Outgoing::Message(item, Clock::start())
 }
 
 /// A reply of `LabelBatch`.
