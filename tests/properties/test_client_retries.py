@@ -1,6 +1,6 @@
 """No attempt starts without time left, and none follows that was not allowed (S78)."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from labeler import (
@@ -38,6 +38,20 @@ def test_every_attempt_starts_within_the_deadline_and_ends_by_it(
 
         now_s += data.draw(st.floats(0, left_s))
         wait_s = attempts.wait_s(data.draw(FAILURES), now_s, data.draw(CHANCES))
+
+
+# In the example the sum rounds to the deadline, the difference to less than an attempt's least.
+@given(st.floats(0, 1e6), st.integers(1, 5_000), st.integers(1, 100), CHANCES)
+@example(1_000.0, 2, 1, 0.0)
+def test_an_attempt_that_was_waited_for_begins(
+    now_s: float, timeout_ms: int, retry_after_ms: int, chance: float
+) -> None:
+    attempts = Attempts(timeout_ms, 3, RetryBudget(), now_s)
+    attempts.begin(now_s)
+
+    wait_s = attempts.wait_s(OverloadedError("full", retry_after_ms=retry_after_ms), now_s, chance)
+
+    assert wait_s is None or attempts.begin(now_s + wait_s) is not None
 
 
 @given(st.integers(1, 5_000), st.floats(-0.002, 1.0))

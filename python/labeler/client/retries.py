@@ -82,7 +82,8 @@ class Attempts:
             return None
         if self.count >= self._attempts_max:
             return None
-        if now_s + wait_s + ATTEMPT_S_MIN > self._deadline_s:
+        # As `begin` reckons it: a sum that rounds otherwise costs a retry that never starts.
+        if self._deadline_s - (now_s + wait_s) < ATTEMPT_S_MIN:
             return None
         return wait_s if self._budget.take() else None
 
