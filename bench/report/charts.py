@@ -267,4 +267,5 @@ def _svg(figure: Figure) -> str:
     with _style():
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     whole = text.getvalue()
-    return whole[whole.index("<svg") :]  # without the head that only a file of its own needs
+    # Without the head that only a file of its own needs, and without a tenth of indentation.
+    return "\n".join(line.strip() for line in whole[whole.index("<svg") :].splitlines()) + "\n"
