@@ -69,35 +69,45 @@ def test_no_bulk_batch_begins_while_a_robots_row_waits(
 
     A robot that is seen in the queue has arrived; bulk batches begun until then are counted in
     the same scrape or later. Those whose records stand before the robot's began before its own.
+    Where rows held the model for too short to see most of them, others hold it twice as long.
     """
     service = start_holdable(start_service, tmp_path / "models")
     stubs = stubs_of(service)
-    bulk = [
-        request("bulk", n, floats(holding(BULK_STEPS)), timeout_us=HOUR_US, priority=BULK)
-        for n in range(1, 4 * robots + 20)
-    ]
-    since = Since(service)
-    working = batch(stubs, bulk)
-    arrived: dict[int, int] = {}
-    for sequence in range(1, robots + 1):
-        eventually(lambda: queued(service) == 0)
-        call = _send(stubs, way, request("robot", sequence, floats(values(sequence))))
-        while not call.is_set():
-            scrape = service.metrics()
-            if scrape.sum(names.QUEUE_ROWS.name, priority="robot"):
-                arrived[sequence] = since(names.BULK_BATCHES.name)
-                break
-        assert call.wait(60)
-        assert not working.done(), "the test needs bulk until its end"
-    working.cancel()
-    balanced(service)
-    numbers = _journal_numbers(service)
-    assert len(arrived) >= robots // 2, "most of them were seen"
-    for sequence, begun in arrived.items():
-        before = sum(
-            1 for key, n in numbers.items() if key[0] == "bulk" and n < numbers["robot", sequence]
-        )
-        assert before <= begun, f"robot {sequence}: {before - begun} bulk batches went before it"
+    for number in range(5):
+        bulk_id, robot_id = f"bulk-{number}", f"robot-{number}"
+        payload = floats(holding(BULK_STEPS << number))
+        bulk = [
+            request(bulk_id, n, payload, timeout_us=HOUR_US, priority=BULK)
+            for n in range(1, 4 * robots + 20)
+        ]
+        since = Since(service)
+        working = batch(stubs, bulk)
+        arrived: dict[int, int] = {}
+        for sequence in range(1, robots + 1):
+            eventually(lambda: queued(service) == 0)
+            call = _send(stubs, way, request(robot_id, sequence, floats(values(sequence))))
+            while not call.is_set():
+                scrape = service.metrics()
+                if scrape.sum(names.QUEUE_ROWS.name, priority="robot"):
+                    arrived[sequence] = since(names.BULK_BATCHES.name)
+                    break
+            assert call.wait(60)
+            assert not working.done(), "the test needs bulk until its end"
+        working.cancel()
+        balanced(service)
+        numbers = _journal_numbers(service)
+        for sequence, begun in arrived.items():
+            before = sum(
+                1
+                for key, n in numbers.items()
+                if key[0] == bulk_id and n < numbers[robot_id, sequence]
+            )
+            assert before <= begun, (
+                f"robot {sequence}: {before - begun} bulk batches went before it"
+            )
+        if len(arrived) >= robots // 2:
+            return
+    raise AssertionError(f"few of {robots} robots were seen in the queue, however long it was held")
 
 
 def _send(stubs: Wire, way: str, row: label_pb2.LabelRequest) -> threading.Event:
