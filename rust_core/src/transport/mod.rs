@@ -19,6 +19,8 @@ pub mod server;
 pub mod slots;
 pub mod status;
 pub mod stream;
+#[cfg(test)]
+pub mod testing;
 pub mod unary;
 pub mod wire;
 

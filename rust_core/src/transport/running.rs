@@ -208,19 +208,10 @@ mod tests {
 
     use tokio::sync::{Notify, oneshot};
 
-    use super::*;
-
-    #[derive(Default)]
-    struct Wakes(AtomicUsize);
-
-    impl Wake for Wakes {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
+    use super::{super::testing::Wakes, *};
 
     fn step<C: Future>(running: &mut Running<C>, wakes: &Arc<Wakes>) -> Poll<C::Output> {
-        let waker = Waker::from(wakes.clone());
+        let waker = wakes.waker();
         Pin::new(running).poll(&mut Context::from_waker(&waker))
     }
 
@@ -233,9 +224,9 @@ mod tests {
         }
         let (mut running, wakes) = (Running::new(pending::<()>(), begun), Arc::default());
         assert!(step(&mut running, &wakes).is_pending());
-        let before = wakes.0.load(Ordering::Relaxed);
+        let before = wakes.count();
         answered.notify_waiters();
-        assert_eq!(wakes.0.load(Ordering::Relaxed) - before, 1);
+        assert_eq!(wakes.count() - before, 1);
         assert!(step(&mut running, &wakes).is_pending());
         assert!(running.calls.is_empty(), "one step has answered all of them");
     }
@@ -268,7 +259,7 @@ mod tests {
         assert_eq!(polls.load(Ordering::Relaxed), 2, "it may have been told to end");
         news.notify_waiters();
         assert!(step(&mut running, &wakes).is_ready(), "what its call sent has left in that step");
-        assert_eq!(wakes.0.load(Ordering::Relaxed), 2, "one wake for each news");
+        assert_eq!(wakes.count(), 2, "one wake for each news");
     }
 
     #[test]
@@ -280,7 +271,7 @@ mod tests {
         let (mut running, wakes) = (Running::new(connection, Begun::default()), Arc::default());
         for step_number in 1..=3 {
             assert!(step(&mut running, &wakes).is_pending());
-            assert_eq!(wakes.0.load(Ordering::Relaxed), step_number);
+            assert_eq!(wakes.count(), step_number);
         }
     }
 

@@ -147,25 +147,16 @@ impl<F: Future> Slots<F> {
 
 #[cfg(test)]
 mod tests {
-    use std::{future::poll_fn, sync::atomic::AtomicUsize};
+    use std::future::poll_fn;
 
     use tokio::sync::Notify;
 
-    use super::*;
-
-    #[derive(Default)]
-    struct Wakes(AtomicUsize);
-
-    impl Wake for Wakes {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
+    use super::{super::testing::Wakes, *};
 
     type Call = Pin<Box<dyn Future<Output = usize> + Send>>;
 
     fn done(slots: &mut Slots<Call>, wakes: &Arc<Wakes>) -> Vec<usize> {
-        let waker = Waker::from(wakes.clone());
+        let waker = wakes.waker();
         let mut context = Context::from_waker(&waker);
         std::iter::from_fn(|| match slots.poll_next(&mut context) {
             Poll::Ready(done) => Some(done),
@@ -189,7 +180,7 @@ mod tests {
             assert!(done(&mut slots, &wakes).is_empty());
             let order = [3, 0, 7, 1, 2, 6, 5, 4];
             order.iter().for_each(|n| news[*n].notify_waiters());
-            assert_eq!(wakes.0.load(Ordering::Relaxed), round);
+            assert_eq!(wakes.count(), round);
             assert_eq!(done(&mut slots, &wakes), order);
             assert!(slots.is_empty());
             assert_eq!(slots.places.len(), 8, "places are used again");
@@ -212,7 +203,7 @@ mod tests {
         let mut steps = 0;
         while done(&mut slots, &wakes).is_empty() {
             steps += 1;
-            assert_eq!(wakes.0.load(Ordering::Relaxed), steps, "its task is woken for the rest");
+            assert_eq!(wakes.count(), steps, "its task is woken for the rest");
         }
         assert!((10..100).contains(&steps), "{steps}");
     }

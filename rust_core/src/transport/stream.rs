@@ -196,10 +196,10 @@ pub async fn label_stream(
     let (Parts { headers, .. }, body) = request.into_parts();
     // A stream has no deadline as a whole, but what is malformed is never read as none.
     if let Err(error) = timeout_us(&headers) {
-        return shared.refuse(shared.accounts.receive(Method::LabelStream), &error).into_http();
+        return Unread::Invalid(error).told(&shared, Method::LabelStream).into_http();
     }
     if let Err(unread) = unary::plain(&headers) {
-        return unread_status(&shared, unread).into_http();
+        return unread.told(&shared, Method::LabelStream).into_http();
     }
     let outbox = Arc::<Outbox>::default();
     let replies = Replies { outbox: outbox.clone(), clock: shared.clock };
@@ -232,22 +232,6 @@ pub async fn label_stream(
 
 fn unread_max(shared: &Shared) -> Duration {
     Duration::from_millis(shared.config.stream_unread_ms_max)
-}
-
-/// What a stream is told whose message was no message.
-fn unread_status(shared: &Shared, unread: Unread) -> Status {
-    let (status, error) = match unread {
-        Unread::Invalid(error) => (status::to_status(&error), error),
-        Unread::Protocol(status) => {
-            let error = status::not_whole(status.message());
-            (status, error)
-        }
-        // The transport broke, not the robot's message: nothing was received.
-        Unread::Gone => return Status::cancelled("the call was reset"),
-    };
-    shared.errors.count(status.code());
-    shared.accounts.receive(Method::LabelStream).ended(&error);
-    status
 }
 
 /// The last replies of a stream have to be read in time too: its end must not keep them for ever.
@@ -380,7 +364,7 @@ impl Robot<'_> {
                     Poll::Ready(Some(Ok(received))) => running.push(answer(received)),
                     // What is no message ends what comes in; replies that are owed are still sent.
                     Poll::Ready(Some(Err(unread))) => {
-                        *end = Some(Err(unread_status(self.shared, unread)));
+                        *end = Some(Err(unread.told(self.shared, Method::LabelStream)));
                     }
                     Poll::Ready(None) => *end = Some(Ok(())),
                 }

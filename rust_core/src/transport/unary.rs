@@ -60,23 +60,14 @@ where
     let arrived_us = shared.clock.now_us();
     let (Parts { mut headers, .. }, body) = request.into_parts();
     async move {
-        let refuse = |error| shared.refuse(shared.accounts.receive(method), &error).into_http();
         let timeout_us = match timeout_us(&headers) {
             Ok(timeout_us) => timeout_us,
-            Err(error) => return refuse(error),
+            Err(error) => return Unread::Invalid(error).told(&shared, method).into_http(),
         };
         let until_us = arrived_us + timeout_us.unwrap_or(MESSAGE_US_MAX);
         let received = match in_time(&shared, until_us, &headers, body).await {
             Ok(message) => codec::received(&message, &shared.clock),
-            Err(Unread::Invalid(error)) => return refuse(error),
-            Err(Unread::Protocol(status)) => {
-                let error = status::not_whole(status.message());
-                shared.errors.count(status.code());
-                shared.accounts.receive(method).ended(&error);
-                return status.into_http();
-            }
-            // Nothing was received, and nobody is there to be told.
-            Err(Unread::Gone) => return Status::cancelled("the call was reset").into_http(),
+            Err(unread) => return unread.told(&shared, method).into_http(),
         };
         headers.clear();
         let answer = handler(shared.clone(), Call { arrived_us, timeout_us }, received).await;
@@ -99,6 +90,24 @@ pub enum Unread {
     Invalid(Error),
     /// It broke a rule of gRPC's, which has a code for that.
     Protocol(Status),
+}
+
+impl Unread {
+    /// Counted as a call of this method, which is told the status.
+    pub fn told(self, shared: &Shared, method: Method) -> Status {
+        let (status, error) = match self {
+            Self::Invalid(error) => (status::to_status(&error), error),
+            Self::Protocol(status) => {
+                let error = status::not_whole(status.message());
+                (status, error)
+            }
+            // Nothing was received, and nobody is there to be told.
+            Self::Gone => return Status::cancelled("the call was reset"),
+        };
+        shared.errors.count(status.code());
+        shared.accounts.receive(method).ended(&error);
+        status
+    }
 }
 
 async fn in_time(
